@@ -1,0 +1,136 @@
+"""The child's side of a run: seeds, thread limits, and what wraps a role function in its process.
+
+``spawn`` everywhere: a forked child would inherit locks and thread pools in whatever state they were.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+
+from common.config import Config
+from common.telemetry import Probe
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+# One purpose, one stream: no two processes or vector envs may draw the same numbers.
+STREAM_PURPOSES = ("weights", "environment", "exploration", "replay", "evaluation")
+
+ORDERS_TIMEOUT_SECONDS = 60.0
+
+
+def limit_threads() -> None:
+    """Limit numeric libraries to one thread in this process and in those it starts.
+
+    Must run before numpy or torch is loaded to count for them; what is loaded already is limited
+    through threadpoolctl. A small network's matrix products are far too small to share: with the
+    libraries' defaults every worker starts a thread per core and they all wait for each other.
+    """
+    for name in THREAD_VARIABLES:
+        os.environ[name] = "1"
+    threadpoolctl.threadpool_limits(1)
+
+
+def limit_torch_threads() -> None:
+    """Limit torch's own pool to one thread in this process."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def thread_limits() -> dict[str, int]:
+    """Return the limit that each numeric library loaded here reports."""
+    limits = {
+        f"{pool['internal_api']}:{pool['prefix']}": int(pool["num_threads"])
+        for pool in threadpoolctl.threadpool_info()
+    }
+    if "torch" in sys.modules:
+        limits["torch"] = int(sys.modules["torch"].get_num_threads())
+    return limits
+
+
+def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> np.random.SeedSequence:
+    """Return the seed of one stream of random numbers; different arguments, different streams."""
+    return np.random.SeedSequence([seed, STREAM_PURPOSES.index(purpose), worker, number])
+
+
+@dataclass(frozen=True)
+class Role:
+    """A process to start: ``function(config, probe, *arguments)``."""
+
+    name: str
+    worker: int
+    function: Callable[..., None]
+    arguments: tuple[Any, ...]
+
+
+def run_child(
+    role: Role, config: Config, probe: Probe, connection: Connection, spawned_at: float
+) -> None:
+    """Run a role in its own process and report how it went. The target of ``Process``."""
+    start_seconds = time.perf_counter() - spawned_at
+    # An environment may print; standard output belongs to the supervisor (and to --json).
+    os.dup2(2, 1)
+    _leave_with_parent()
+    try:
+        limit_threads()
+        connection.send(("started", {"start_seconds": start_seconds}))
+        role.function(config, probe, *role.arguments)
+        probe.set("finished_ns", time.perf_counter_ns())
+        limits = thread_limits()
+        if any(number > 1 for number in limits.values()):
+            raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
+        connection.send(("finished", {"threads": limits, "imports_torch": "torch" in sys.modules}))
+    except BaseException:
+        connection.send(("failed", {"traceback": traceback.format_exc()}))
+        sys.exit(1)
+    _follow_orders(connection)
+
+
+def _follow_orders(connection: Connection) -> None:
+    """Save models if asked: the process that trained has torch loaded, the supervisor has not."""
+    while connection.poll(ORDERS_TIMEOUT_SECONDS):
+        try:
+            order, values = connection.recv()
+        except EOFError:
+            return
+        if order == "exit":
+            return
+        from common.checkpoint import save_model
+
+        for path, spec, vector in values:
+            save_model(path, spec, vector)
+        connection.send(("saved", {}))
+
+
+def _leave_with_parent() -> None:
+    """End this process as soon as its parent is gone, however that happened."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        multiprocessing.connection.wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="leave-with-parent", daemon=True).start()

@@ -1,0 +1,97 @@
+"""Named numpy arrays in one piece of memory that processes share.
+
+The memory is a spawn-context ``RawArray``: its file is unlinked when it is made, and the kernel frees
+it with the last process that holds it, also after ``kill -9``. There is no name to leak and no lock
+inside that a killed process could keep. It reaches a child only as an argument of its ``Process``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import DTypeLike, NDArray
+
+from common.config import ConfigError
+
+ALIGNMENT_BYTES = 64  # one cache line: two writers' arrays never share a line
+
+_fence_lock = threading.Lock()
+
+
+def memory_fence() -> None:
+    """Order all stores before this call ahead of all stores after it, as seen by other processes.
+
+    x86 keeps stores in order by itself; other processors (ARM) need to be told. Python has no fence,
+    but a lock's release and the next acquire make one. The lock belongs to this process alone and
+    nobody ever waits for it.
+    """
+    with _fence_lock:
+        pass
+    with _fence_lock:
+        pass
+
+
+class SharedArrays:
+    """Named arrays in one shared block, all zero at the start.
+
+    Who writes and who reads each array, and in what order, is said where it is created.
+    """
+
+    def __init__(self, fields: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> None:
+        self._layout: dict[str, tuple[tuple[int, ...], np.dtype[Any], int]] = {}
+        offset = 0
+        for name, (shape, dtype_like) in fields.items():
+            dtype = np.dtype(dtype_like)
+            self._layout[name] = (shape, dtype, offset)
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            offset += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.num_bytes = offset + ALIGNMENT_BYTES
+        _require_room(self.num_bytes)
+        self._raw: Any = multiprocessing.get_context("spawn").RawArray("b", self.num_bytes)
+        self._make_views()
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._views[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self._layout, "num_bytes": self.num_bytes, "raw": self._raw}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._layout, self.num_bytes = state["layout"], state["num_bytes"]
+        self._raw = state["raw"]
+        self._make_views()
+
+    def _make_views(self) -> None:
+        base = np.frombuffer(self._raw, dtype=np.uint8)
+        start = -base.ctypes.data % ALIGNMENT_BYTES
+        self._views = {}
+        for name, (shape, dtype, offset) in self._layout.items():
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            block = base[start + offset : start + offset + size]
+            self._views[name] = block.view(dtype).reshape(shape)
+
+
+def free_bytes() -> int:
+    """Return how much can still be shared: free memory, and free ``/dev/shm`` where there is one."""
+    free: int = psutil.virtual_memory().available
+    if sys.platform.startswith("linux") and Path("/dev/shm").is_dir():
+        free = min(free, shutil.disk_usage("/dev/shm").free)
+    return free
+
+
+def _require_room(num_bytes: int) -> None:
+    # Writing past a full /dev/shm is a bus error in the middle of a run, so it is asked first.
+    free = free_bytes()
+    if num_bytes > free:
+        raise ConfigError(
+            f"the run needs {num_bytes / 2**20:.0f} MiB of shared memory and {free / 2**20:.0f} MiB "
+            "are free (memory, and /dev/shm in a container); ask for a smaller replay capacity"
+        )

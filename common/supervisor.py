@@ -1,0 +1,451 @@
+"""The parent's side of a run: start the roles, watch, evaluate, stop, collect.
+
+The supervisor loads no torch while a run goes on and takes no lock. Everything it waits for has a
+deadline, after which the process that is late is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from common.acting import NetworkSpec, initial_weights, network_spec
+from common.config import Config
+from common.envs import EnvInfo, inspect_env
+from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_episodes
+from common.experience import ExperienceBuffer
+from common.processes import Role, random_stream, run_child
+from common.telemetry import ACTIVITIES, COUNTERS, WORD, NullObserver, Observer, Probe, Telemetry
+from common.types import Evaluation, FloatArray, RoleReport, RunResult
+from common.weights import SharedWeights
+
+POLL_SECONDS = 0.003
+TICK_SECONDS = 0.25
+MEMORY_SECONDS = 0.5
+HOLD_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 15.0
+INTERRUPT_TIMEOUT_SECONDS = 1.0
+SAVE_TIMEOUT_SECONDS = 30.0
+TRAIN_RETURNS = 100
+
+
+@dataclass
+class RunProbe:
+    """What ``train`` is given: who listens, where models go, when the command was started.
+
+    Attributes:
+        observer: hears ticks and evaluations.
+        folder: where ``model.pt`` and ``best.pt`` are written; None writes nothing.
+        command_started_at: on the ``perf_counter`` clock.
+    """
+
+    observer: Observer = field(default_factory=NullObserver)
+    folder: Path | None = None
+    command_started_at: float = field(default_factory=time.perf_counter)
+
+
+class Shared:
+    """What every strategy shares: the environment's description, the network's shape, the weights."""
+
+    def __init__(self, config: Config) -> None:
+        self.info: EnvInfo = inspect_env(config.env_id)
+        self.spec: NetworkSpec = network_spec(config, self.info)
+        self.weights = SharedWeights(self.spec, initial_weights(self.spec, config.seed))
+
+
+@dataclass
+class _Child:
+    role: Role
+    process: BaseProcess
+    connection: Connection
+    report: RoleReport
+    finished: bool = False
+
+
+def run_roles(
+    config: Config,
+    probe: RunProbe,
+    roles: Sequence[Role],
+    shared: Shared,
+    buffer: ExperienceBuffer | None = None,
+) -> RunResult:
+    """Run the roles to the end and return what they did. The common half of every ``train``."""
+    supervisor = _Supervisor(config, probe, roles, shared, buffer)
+    return supervisor.run()
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        config: Config,
+        probe: RunProbe,
+        roles: Sequence[Role],
+        shared: Shared,
+        buffer: ExperienceBuffer | None,
+    ) -> None:
+        self._config, self._probe, self._shared, self._buffer = config, probe, shared, buffer
+        self._roles = roles
+        self._telemetry = Telemetry(len(roles))
+        self._record = EvaluationRecord(shared.info.reward_threshold)
+        self._children: list[_Child] = []
+        self._interrupts = 0
+        self._stop_reason: str | None = None
+        self._stop_deadline = float("inf")
+        self._error: str | None = None
+        self._held_seconds = 0.0
+        self._evaluations_done = [0] * len(roles)
+        self._next_tick = self._next_memory = 0.0
+
+    def run(self) -> RunResult:
+        """Start, watch, stop, collect."""
+        previous = {
+            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            self._start()
+            self._watch()
+            return self._collect()
+        finally:
+            self._kill_all()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._interrupts += 1
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        # A Ctrl-C reaches the whole group; children inherit a blocked SIGINT and leave the decision to
+        # the supervisor.
+        mask: Callable[..., Any] = getattr(signal, "pthread_sigmask", lambda *_: None)
+        mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+        try:
+            for i, role in enumerate(self._roles):
+                here, there = context.Pipe()
+                process = context.Process(
+                    target=run_child,
+                    args=(
+                        role,
+                        self._config,
+                        Probe(self._telemetry, i, self._config),
+                        there,
+                        time.perf_counter(),
+                    ),
+                    name=f"{role.name}-{role.worker}",
+                    daemon=True,
+                )
+                process.start()
+                there.close()
+                report = RoleReport(role.name, role.worker, pid=process.pid or 0)
+                self._children.append(_Child(role, process, here, report))
+        finally:
+            mask(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
+
+    def _watch(self) -> None:
+        while not all(child.finished for child in self._children):
+            for child in self._children:
+                self._listen(child)
+            self._check_limits()
+            self._evaluate_on_request()
+            self._tick()
+            time.sleep(POLL_SECONDS)
+
+    def _listen(self, child: _Child) -> None:
+        if child.finished:
+            return
+        alive = child.process.is_alive()  # asked first: what it sent before it died is still there
+        try:
+            while child.connection.poll():
+                kind, values = child.connection.recv()
+                if kind == "failed":
+                    self._fail(f"{child.process.name} failed:\n{values['traceback']}")
+                child.finished = kind in ("finished", "failed")
+                for name, value in values.items():
+                    if hasattr(child.report, name):
+                        setattr(child.report, name, value)
+        except (EOFError, OSError):
+            alive = False
+        if not alive and not child.finished:
+            child.finished = True
+            child.process.join(1.0)
+            self._fail(f"{child.process.name} {_how_it_ended(child.process.exitcode)}")
+
+    def _fail(self, reason: str) -> None:
+        # The first failure is the cause; those that follow are its consequences.
+        if self._error is None:
+            self._error = reason
+        self._stop("failed", INTERRUPT_TIMEOUT_SECONDS)
+
+    def _stop(self, reason: str, timeout: float) -> None:
+        if self._stop_reason in (None, "completed") and reason != self._stop_reason:
+            self._stop_reason = reason
+            self._stop_deadline = min(self._stop_deadline, time.perf_counter() + timeout)
+        self._telemetry.set_control("stop", 1)
+
+    def _check_limits(self) -> None:
+        if self._interrupts == 1:
+            self._stop("interrupted", INTERRUPT_TIMEOUT_SECONDS)
+        elif self._interrupts > 1:
+            self._stop("interrupted", 0.0)
+            self._stop_deadline = 0.0
+        config = self._config
+        if config.seconds is not None and self._training_seconds() >= config.seconds:
+            self._stop("completed", STOP_TIMEOUT_SECONDS)
+        # The roles leave by themselves at the last env step; this bounds how long they may take.
+        if self._telemetry.total("env_steps") >= config.steps:
+            self._stop("completed", STOP_TIMEOUT_SECONDS)
+        if time.perf_counter() > self._stop_deadline:
+            self._kill_late()
+
+    def _kill_late(self) -> None:
+        for child in self._children:
+            if not child.finished:
+                child.process.kill()
+                child.process.join(1.0)
+                child.finished = True
+                if self._stop_reason == "completed":
+                    self._fail(f"{child.process.name} did not stop in time and was killed")
+
+    def _training_seconds(self) -> float:
+        words = self._telemetry.arrays["words"][:, WORD["started_ns"]]
+        started = words[words > 0]
+        if len(started) == 0:
+            return 0.0
+        return time.perf_counter() - float(started.min()) / 1e9 - self._held_seconds
+
+    def _evaluate_on_request(self) -> None:
+        for i in range(len(self._roles)):
+            requested = self._telemetry.word(i, "evaluations_requested")
+            if requested == self._evaluations_done[i] or self._stop_reason is not None:
+                continue
+            training_seconds = self._training_seconds()
+            started = time.perf_counter()
+            if self._hold_all():
+                self._evaluate(training_seconds)
+            self._held_seconds += time.perf_counter() - started
+            self._evaluations_done[i] = requested
+            self._telemetry.set_control("evaluations_done", requested)
+            self._telemetry.set_control("pause", 0)
+
+    def _hold_all(self) -> bool:
+        """Wait until every process stands at its stop check; False if the run ends meanwhile."""
+        self._telemetry.set_control("pause", 1)
+        deadline = time.perf_counter() + HOLD_TIMEOUT_SECONDS
+        while time.perf_counter() < deadline:
+            held = 0
+            for i, child in enumerate(self._children):
+                self._listen(child)
+                started = self._telemetry.word(i, "started_ns") > 0
+                held += child.finished or not started or self._telemetry.word(i, "is_held") == 1
+            if self._interrupts or self._stop_reason is not None:
+                return False
+            if held == len(self._children):
+                return True
+            time.sleep(0.0005)
+        self._fail(f"not every process reached its stop check in {HOLD_TIMEOUT_SECONDS:.0f} s")
+        return False
+
+    def _evaluate(self, training_seconds: float) -> None:
+        vector, _ = self._shared.weights.latest()
+        number = len(self._record.evaluations)
+        evaluation = Evaluation(
+            env_steps=self._telemetry.total("env_steps"),
+            updates=self._telemetry.total("updates"),
+            training_seconds=training_seconds,
+            command_seconds=0.0,
+            episode_returns=self._play(vector, self._config.evaluation_episodes, number),
+        )
+        seconds = time.perf_counter() - self._probe.command_started_at
+        evaluation = _with_command_seconds(evaluation, seconds)
+        best = self._record.add(evaluation, vector)
+        self._probe.observer.on_evaluation(evaluation, best)
+        if not self._record.wants_confirmation:
+            return
+        confirmed = self._record.confirm(self._play(vector, FINAL_EPISODES, number, confirm=1))
+        if confirmed and self._config.until_solved:
+            self._stop("completed", STOP_TIMEOUT_SECONDS)
+
+    def _play(
+        self, vector: FloatArray, episodes: int, number: int, confirm: int = 0
+    ) -> tuple[float, ...]:
+        seeds = random_stream(self._config.seed, "evaluation", confirm, number)
+        return play_episodes(self._config.env_id, self._shared.spec, vector, episodes, seeds)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        if now >= self._next_memory:
+            self._next_memory = now + MEMORY_SECONDS
+            for child in self._children:
+                rss = private_mib(child.report.pid)
+                child.report.peak_rss_mib = max(child.report.peak_rss_mib, rss)
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._probe.observer.on_tick(
+                self._telemetry.total("env_steps"),
+                self._telemetry.total("updates"),
+                self._training_seconds(),
+                self._telemetry.last_returns(TRAIN_RETURNS),
+            )
+
+    def _collect(self) -> RunResult:
+        status = self._stop_reason or "completed"
+        vector, _ = self._shared.weights.latest()
+        final = None
+        if status == "completed":
+            returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
+            final = self._evaluation_now(returns)
+        best = self._record.best_weights
+        result = RunResult(
+            status=status,
+            error=self._error,
+            env_steps=self._telemetry.total("env_steps"),
+            updates=self._telemetry.total("updates"),
+            evaluations=self._record.evaluations,
+            final_weights=vector,
+            best_weights=vector if best is None else best,
+            best_mean=self._record.best_mean,
+            solved_at=self._record.solved_at,
+            final_evaluation=final,
+            train_returns=self._telemetry.last_returns(TRAIN_RETURNS),
+            shared_mib=self._shared_mib(),
+            in_flight_at_end=self._in_flight(),
+            roles=self._reports(),
+            **self._windows(),
+        )
+        result.models_saved = self._save_models(result)
+        return result
+
+    def _evaluation_now(self, returns: tuple[float, ...]) -> Evaluation:
+        return Evaluation(
+            env_steps=self._telemetry.total("env_steps"),
+            updates=self._telemetry.total("updates"),
+            training_seconds=self._windows()["training_seconds"],
+            command_seconds=time.perf_counter() - self._probe.command_started_at,
+            episode_returns=returns,
+        )
+
+    def _windows(self) -> dict[str, Any]:
+        """Return the training time and the steady window, on the clocks of the roles themselves."""
+        words = self._telemetry.arrays["words"]
+        started = [int(row[WORD["started_ns"]]) for row in words if row[WORD["started_ns"]]]
+        ended = [int(max(row[WORD["finished_ns"]], row[WORD["heartbeat_ns"]])) for row in words]
+        end_ns = max(ended)
+        training = (end_ns - min(started)) / 1e9 - self._held_seconds if started else 0.0
+        writers = [row for row in words if row[WORD["first_update_ns"]]]
+        if not writers:
+            nothing = {"steady_seconds": None, "steady_env_steps": 0, "steady_updates": 0}
+            return {"training_seconds": training, **nothing}
+        first = min(writers, key=lambda row: int(row[WORD["first_update_ns"]]))
+        held_ns = int(first[WORD["held_ns"]] - first[WORD["held_ns_at_first_update"]])
+        steady_ns = end_ns - int(first[WORD["first_update_ns"]]) - held_ns
+        env_steps = self._telemetry.total("env_steps") - int(first[WORD["env_steps_at_first_update"]])
+        return {
+            "training_seconds": training,
+            "steady_seconds": max(steady_ns, 1) / 1e9,
+            "steady_env_steps": env_steps,
+            "steady_updates": self._telemetry.total("updates"),
+        }
+
+    def _shared_mib(self) -> float:
+        num_bytes = self._shared.weights.num_bytes + self._telemetry.arrays.num_bytes
+        if self._buffer is not None:
+            num_bytes += self._buffer.num_bytes
+        return num_bytes / 2**20
+
+    def _in_flight(self) -> int:
+        """Count the transitions in rows that were published and never taken in by a learner."""
+        if self._buffer is None:
+            return 0
+        taken = self._telemetry.total("stored") + self._telemetry.total("dropped")
+        published = sum(
+            self._buffer.env_steps_until(worker, self._buffer.published(worker))
+            for worker in range(self._buffer.num_workers)
+        )
+        return published - taken
+
+    def _reports(self) -> list[RoleReport]:
+        for i, child in enumerate(self._children):
+            words = self._telemetry.arrays["words"][i]
+            child.report.counters = {name: int(words[WORD[name]]) for name in COUNTERS}
+            child.report.activities = {name: float(words[WORD[name]]) / 1e9 for name in ACTIVITIES}
+        return [child.report for child in self._children]
+
+    def _save_models(self, result: RunResult) -> bool:
+        folder = self._probe.folder
+        if folder is None:
+            return False
+        models = [
+            (folder / "model.pt", self._shared.spec, result.final_weights),
+            (folder / "best.pt", self._shared.spec, result.best_weights),
+        ]
+        for child in self._children:
+            if child.report.imports_torch and child.process.is_alive():
+                try:
+                    child.connection.send(("save", models))
+                    if child.connection.poll(SAVE_TIMEOUT_SECONDS):
+                        child.connection.recv()
+                        return True
+                except (EOFError, OSError):
+                    continue  # it died; another or the supervisor itself saves
+        from common.checkpoint import save_model
+
+        for path, spec, vector in models:
+            save_model(path, spec, vector)
+        return True
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            with contextlib.suppress(OSError):  # it is gone already
+                child.connection.send(("exit", {}))
+        deadline = time.perf_counter() + INTERRUPT_TIMEOUT_SECONDS
+        for child in self._children:
+            child.process.join(max(0.0, deadline - time.perf_counter()))
+            if child.process.is_alive():
+                child.process.kill()
+                child.process.join(1.0)
+            child.connection.close()
+
+
+def _with_command_seconds(evaluation: Evaluation, seconds: float) -> Evaluation:
+    return Evaluation(
+        evaluation.env_steps,
+        evaluation.updates,
+        evaluation.training_seconds,
+        seconds,
+        evaluation.episode_returns,
+    )
+
+
+def _how_it_ended(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"was ended by signal {signal.Signals(-exitcode).name}"
+    return f"left with exit code {exitcode} without finishing"
+
+
+def private_mib(pid: int) -> float:
+    """Return a process's resident memory without shared memory, in MiB; 0 if it is gone.
+
+    Anonymous plus file pages where the kernel tells them apart (Linux), else what is unique to it.
+    """
+    try:
+        if sys.platform.startswith("linux"):
+            status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+            lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+            kib = sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssFile"))
+            return kib / 1024
+        unique: int = psutil.Process(pid).memory_full_info().uss
+        return unique / 2**20
+    except (OSError, KeyError, ValueError, psutil.Error):
+        return 0.0

@@ -1,0 +1,216 @@
+"""Shapes and units, written once.
+
+Notation: ``T`` is time, ``B`` the batch, ``L`` the lanes (environments stepped together by one
+worker), ``A`` the actions, ``n`` the n-step length. ``...`` is the shape of one observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+class LaneStep(NamedTuple):
+    """What one step of all lanes of a worker gave.
+
+    Attributes:
+        observation: ``[L, ...]`` what the agent sees next. At an end this is the episode's own
+            final observation; the first one of the next episode follows one step later.
+        reward: ``[L]`` float32.
+        terminated: ``[L]`` the episode ended in the environment's own terms: nothing follows.
+        truncated: ``[L]`` the episode was cut (a time limit): the value of what follows counts.
+        valid: ``[L]`` False where the lane did not step but moved on to its next episode. Such a
+            row is no env step; its action was ignored and its reward is 0.
+    """
+
+    observation: NDArray[Any]
+    reward: FloatArray
+    terminated: BoolArray
+    truncated: BoolArray
+    valid: BoolArray
+
+
+class Batch(NamedTuple):
+    """Transitions as the learner takes them from replay.
+
+    Attributes:
+        observation: ``[B, ...]`` in the environment's own dtype.
+        action: ``[B]`` int64.
+        n_step_return: ``[B]`` float32, discounted rewards inside the window.
+        bootstrap_discount: ``[B]`` float32, gamma^horizon, or 0 after a termination.
+        bootstrap_observation: ``[B, ...]`` the observation at the end of the window.
+        importance_weight: ``[B]`` float32, 1 everywhere for uniform replay.
+        weights_version: ``[B]`` int64, the version of the weights that chose the action.
+        place: ``[B]`` int64, where the transition lies (it comes back with a priority).
+        row: ``[B]`` int64, the number of the row since the start, which tells whether the row at
+            ``place`` is still the one that was sampled.
+    """
+
+    observation: NDArray[Any]
+    action: IntArray
+    n_step_return: FloatArray
+    bootstrap_discount: FloatArray
+    bootstrap_observation: NDArray[Any]
+    importance_weight: FloatArray
+    weights_version: IntArray
+    place: IntArray
+    row: IntArray
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The header of a strategy file as data. Tests hold it to the truth.
+
+    Attributes:
+        name: what ``--strategy`` takes.
+        parent: the strategy that this one is one step away from; None for the baseline.
+        summary: one sentence.
+        processes: which processes there are.
+        collects: who steps environments.
+        computes_gradients: who computes gradients.
+        writes_weights: who writes the weights.
+        guard: what protects the weights while they are written.
+        experience: how experience reaches the learner.
+        correction: what corrects for acting with other weights than are trained.
+        loss: which loss is minimised.
+        can_go_wrong: what to look for.
+        paper: where it comes from.
+        can_lose_updates: whether one writer can overwrite another's update.
+        single_process: whether ``workers`` must be 1.
+        ratios: which kinds of ``--replay-ratio`` it takes.
+        roles: the role functions in the strategy's file.
+        unused_options: fields of the common ``Config`` without a use here; setting one is refused.
+    """
+
+    name: str
+    parent: str | None
+    summary: str
+    processes: str
+    collects: str
+    computes_gradients: str
+    writes_weights: str
+    guard: str
+    experience: str
+    correction: str
+    loss: str
+    can_go_wrong: str
+    paper: str
+    can_lose_updates: bool
+    single_process: bool
+    ratios: tuple[str, ...]
+    roles: tuple[str, ...]
+    unused_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: whole greedy episodes of one set of weights, off the training clock.
+
+    Attributes:
+        env_steps: the global clock when everybody was held.
+        updates: updates done by then.
+        training_seconds: seconds of training, without evaluations.
+        command_seconds: seconds since the command was started, evaluations included.
+        episode_returns: undiscounted, one per episode.
+    """
+
+    env_steps: int
+    updates: int
+    training_seconds: float
+    command_seconds: float
+    episode_returns: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean undiscounted return."""
+        return float(np.mean(self.episode_returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over episodes."""
+        return float(np.std(self.episode_returns))
+
+
+@dataclass
+class RoleReport:
+    """What one process was, as measured in and around it.
+
+    Attributes:
+        name: the role's name, for example ``actor``.
+        worker: its number among its kind.
+        pid: process id.
+        start_seconds: from spawn to the role's first statement.
+        peak_rss_mib: highest sampled private resident memory (anonymous + file pages, without
+            shared memory), in MiB.
+        threads: the limit that each numeric library in the process reports.
+        imports_torch: whether torch was loaded when the role ended.
+        activities: seconds by activity.
+        counters: the role's counters by name.
+    """
+
+    name: str
+    worker: int
+    pid: int = 0
+    start_seconds: float | None = None
+    peak_rss_mib: float = 0.0
+    threads: dict[str, int] = field(default_factory=dict)
+    imports_torch: bool | None = None
+    activities: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class RunResult:
+    """What ``train`` returns. Seconds are on the training clock unless the name says otherwise.
+
+    Attributes:
+        status: ``completed``, ``interrupted`` or ``failed``.
+        error: the traceback or signal of the child that ended the run, if one did.
+        env_steps: env steps over all workers and lanes.
+        updates: optimizer steps over all writers.
+        training_seconds: from the first role's start to the last stop, without evaluations.
+        steady_seconds: from the first update to the stop, without evaluations; None before it.
+        steady_env_steps: env steps inside the steady window.
+        steady_updates: updates inside the steady window.
+        evaluations: in order.
+        final_weights: ``[P]`` float32.
+        best_weights: ``[P]`` float32, those of the best evaluation.
+        best_mean: mean return of the best evaluation.
+        solved_at: the evaluation with which the threshold was held, if it was.
+        final_evaluation: 100 new episodes of the final weights.
+        train_returns: the returns of the last training episodes, exploration included.
+        shared_mib: size of all shared arrays, counted once.
+        in_flight_at_end: collected but never taken by a learner when the run stopped.
+        roles: a report per process.
+    """
+
+    status: str
+    error: str | None
+    env_steps: int
+    updates: int
+    training_seconds: float
+    steady_seconds: float | None
+    steady_env_steps: int
+    steady_updates: int
+    evaluations: list[Evaluation]
+    final_weights: FloatArray
+    best_weights: FloatArray
+    best_mean: float | None
+    solved_at: Evaluation | None
+    final_evaluation: Evaluation | None
+    train_returns: list[float]
+    shared_mib: float
+    in_flight_at_end: int
+    roles: list[RoleReport]
+    models_saved: bool = False
+
+    def total(self, counter: str) -> int:
+        """Sum one counter over all processes."""
+        return sum(role.counters.get(counter, 0) for role in self.roles)

@@ -1,0 +1,24 @@
+"""The registry, in teaching order. Listing the names imports nothing heavy."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from types import ModuleType
+
+from common.config import ConfigError
+
+STRATEGIES = ("single", "vector", "apex")
+
+
+def load(name: str) -> ModuleType:
+    """Return a strategy's module, with its ``Config``, ``TRAITS`` and ``train``.
+
+    Raises:
+        ConfigError: there is no such strategy; the message names the nearest.
+    """
+    if name not in STRATEGIES:
+        close = difflib.get_close_matches(name, STRATEGIES, n=1, cutoff=0.3)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"unknown strategy {name!r}{hint} (there are {', '.join(STRATEGIES)})")
+    return importlib.import_module(f"strategies.{name}")
