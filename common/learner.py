@@ -31,6 +31,13 @@ class UpdateResult(NamedTuple):
     loss: float
 
 
+def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
+    """Return the optimizer that every strategy uses unless its paper asks for another."""
+    return torch.optim.Adam(
+        network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+    )
+
+
 class Learner:
     """The network, its target network and its optimizer. Belongs to one process.
 
@@ -47,14 +54,17 @@ class Learner:
         self.target_vector = weights.copy()
         self.network = QNetwork(spec, self.vector)
         self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
-        self.optimizer = torch.optim.Adam(
-            self.network.parameters(),
-            lr=config.learning_rate,
-            eps=config.adam_epsilon,
-            fused=True,
-        )
+        self.optimizer = make_optimizer(config, self.network)
         self.num_updates = 0
         self.num_target_copies = 0
+        self._warm_up(spec)
+
+    def _warm_up(self, spec: NetworkSpec) -> None:
+        """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
+        shape = (self._config.batch_size, *spec.observation_shape)
+        observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
+        self.network(observation).sum().backward()
+        self.optimizer.zero_grad()
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take one optimizer step on a batch and keep the target network up to date."""

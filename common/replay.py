@@ -242,6 +242,7 @@ class PrioritizedReplay:
         self._importance_exponent = config.importance_exponent
         self._probe = probe
         self._tree = SumTree(self._reader.num_places)
+        self._tree.compile()
         self._first_kept = [0] * buffer.num_workers
         self.num_transitions = 0
 

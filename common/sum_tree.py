@@ -127,6 +127,12 @@ class SumTree:
         # Up to this limit, no sum of priorities overflows to infinity.
         self._largest_priority = float(np.finfo(np.float64).max) / self._num_leaves
 
+    def compile(self) -> None:
+        """Have the compiled loops ready, so that the first real call does not wait for them."""
+        trial = SumTree(2)
+        trial.set(np.zeros(1, dtype=np.int64), np.ones(1))
+        trial.find(np.zeros(1))
+
     @property
     def total(self) -> float:
         """The sum of all priorities."""

@@ -135,10 +135,11 @@ class Probe:
     def _open(self) -> None:
         arrays = self._telemetry.arrays
         # A memoryview reads and writes one word in a third of the time that a numpy array takes.
-        rows: list[Any] = list(arrays["words"])
-        self._all_words = [memoryview(row) for row in rows]
+        words: Any = arrays["words"]
+        control: Any = arrays["control"]
+        self._all_words = [memoryview(row) for row in words]
         self._words = self._all_words[self._role]
-        self._control = memoryview(arrays["control"])
+        self._control = memoryview(control)
         self._episodes = arrays["episodes"][self._role]
         self._last_ns = time.perf_counter_ns()
 
