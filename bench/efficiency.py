@@ -45,7 +45,7 @@ def bare_learner(
     trainer = Learner(config, weights.spec, weights.latest()[0])
     while not probe.should_stop():
         batch = replay.sample()
-        result = trainer.update(batch)
+        result = trainer.update(batch, 0)
         probe.count_update()
         replay.update_priorities(batch, result.td_error)
 

@@ -86,7 +86,7 @@ class NetworkSpec:
     def layout(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return (name, shape) of every parameter, in the order of the flat vector.
 
-        Names and shapes are those of the torch network's ``state_dict``.
+        Names, shapes and order are those of the torch network's ``state_dict``.
         """
         entries: list[tuple[str, tuple[int, ...]]] = []
         in_channels = self.image_shape[0] if self.is_image else 0
@@ -99,9 +99,9 @@ class NetworkSpec:
             entries.append((f"linears.{i}.weight", (self.hidden_size, width)))
             entries.append((f"linears.{i}.bias", (self.hidden_size,)))
             width = self.hidden_size
-            if self.layer_norm:
-                entries.append((f"norms.{i}.weight", (width,)))
-                entries.append((f"norms.{i}.bias", (width,)))
+        for i in range(2 if self.layer_norm else 0):
+            entries.append((f"norms.{i}.weight", (width,)))
+            entries.append((f"norms.{i}.bias", (width,)))
         for head, size in (("value_head", 1), ("advantage_head", self.num_actions)):
             entries.append((f"{head}.weight", (size, width)))
             entries.append((f"{head}.bias", (size,)))

@@ -38,7 +38,11 @@ def option(
 # Values that belong to an environment whatever the strategy. The evidence for each number stands in
 # docs/explanation/presets.md.
 PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {},
+    "CartPole-v1": {
+        "learning_rate": 3e-3,
+        "learning_rate_end": 3e-4,
+        "target_update": 25.0,
+    },
     "Acrobot-v1": {},
     "LunarLander-v3": {},
     "MinAtar/Breakout-v1": {},
@@ -69,7 +73,13 @@ class Config:
     n_step: int = option(1, "Rewards summed before the bootstrap.", at_least=1)
     double: bool = option(True, "Double Q-learning: online network selects, target evaluates.")
     batch_size: int = option(128, "Transitions per update.", at_least=1)
-    learning_rate: float = option(1e-3, "Adam's step size.", above=0)
+    learning_rate: float = option(1e-3, "Adam's step size at the start.", above=0)
+    learning_rate_end: float | None = option(
+        None, "Adam's step size after the decay; without it the step size stays.", above=0
+    )
+    learning_rate_decay_env_steps: int = option(
+        100_000, "Env steps of linear decay of the step size.", at_least=1
+    )
     adam_epsilon: float = option(1e-8, "Adam's epsilon.", above=0)
     max_grad_norm: float | None = option(10.0, "Clip the gradient's norm to this.", above=0)
     target_update: float = option(
@@ -182,6 +192,9 @@ def spell(name: str) -> str:
 
 def _check_value(item: dataclasses.Field[Any], value: Any) -> None:
     limits = item.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        allowed = ", ".join(limits["choices"])
+        raise ConfigError(f"{spell(item.name)} {value!r} is not allowed; give one of {allowed}")
     if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return
     if isinstance(value, float) and not math.isfinite(value):

@@ -10,6 +10,7 @@ vector step, lanes never drift apart, and what follows a row is always the lane'
 from __future__ import annotations
 
 import functools
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,14 +88,16 @@ THRESHOLDS: dict[str, float | None] = {"Acrobot-v1": -100.0}
 
 def _make_one(env_id: str) -> gymnasium.Env[Any, Any]:
     try:
+        if env_id.startswith("MinAtar/") and env_id not in gymnasium.registry:
+            from minatar.gym import register_envs  # the package does not register by itself
+
+            register_envs()
         return gymnasium.make(env_id)
-    except gymnasium.error.Error as error:
-        raise ConfigError(_explain(env_id, error)) from None
-    except ModuleNotFoundError as error:
+    except (Exception, SystemExit) as error:  # whatever a user's own environment may raise
         raise ConfigError(_explain(env_id, error)) from None
 
 
-def _explain(env_id: str, error: Exception) -> str:
+def _explain(env_id: str, error: BaseException) -> str:
     for prefix, extra in EXTRAS.items():
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled | ModuleNotFoundError)
         unregistered = prefix.endswith("/") and isinstance(error, gymnasium.error.UnregisteredEnv)
@@ -104,7 +107,7 @@ def _explain(env_id: str, error: Exception) -> str:
         close = gymnasium_names_like(env_id)
         hint = f", did you mean {close}?" if close else ""
         return f"unknown environment {env_id!r}{hint} (any gymnasium id, or module:Env-v0)"
-    return f"{env_id} could not be made: {' '.join(str(error).split())}"
+    return f"{env_id} could not be made: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def gymnasium_names_like(env_id: str) -> str | None:
@@ -131,6 +134,7 @@ class Lanes:
         self.info = inspect_env(env_id)
         self.num_lanes = num_lanes
         self._env = make_next_step_env(env_id, num_lanes)
+        self._is_native = not isinstance(self._env, SyncVectorEnv | OneByOne)
         self._seeds = [int(seed) for seed in seeds.generate_state(num_lanes) >> 1]
         self._delay_seconds = delay_seconds
         self._ended: BoolArray = np.zeros(num_lanes, dtype=bool)
@@ -145,8 +149,7 @@ class Lanes:
             ValueError: an observation is not finite or not of the stated shape.
         """
         # A native vectorised environment has one generator for all its lanes and takes one seed.
-        native = not isinstance(self._env, SyncVectorEnv | OneByOne)
-        seed: Any = self._seeds[0] if native else self._seeds
+        seed: Any = self._seeds[0] if self._is_native else self._seeds
         observation, _ = self._env.reset(seed=seed)
         self._ended = np.zeros(self.num_lanes, dtype=bool)
         self._episode_return[:] = 0
@@ -167,7 +170,9 @@ class Lanes:
         observation, reward, terminated, truncated, _ = self._env.step(
             action + self.info.first_action if self.info.first_action else action
         )
-        reward = np.asarray(reward, dtype=np.float32)
+        # Copied, as observations are: an environment may give its own arrays and write to them again.
+        reward = np.array(reward, dtype=np.float32)
+        terminated, truncated = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         if not np.isfinite(reward.sum()) and not np.isfinite(reward).all():
             raise ValueError(f"{self.info.env_id} returned a reward that is not finite: {reward}")
         self._ended = terminated | truncated
@@ -199,7 +204,9 @@ class Lanes:
         # The sum is finite whenever all its terms are, overflow apart; that is looked at again.
         if not np.isfinite(observation.sum()) and not np.isfinite(observation).all():
             raise ValueError(f"{self.info.env_id} returned an observation that is not finite")
-        return observation
+        # The worker acts on this observation and writes it down only after the next step; the other
+        # two kinds of environment already give a copy.
+        return observation.copy() if self._is_native else observation
 
 
 def make_lanes(config: Config, worker: int, seeds: np.random.SeedSequence) -> Lanes:
@@ -211,7 +218,10 @@ def make_lanes(config: Config, worker: int, seeds: np.random.SeedSequence) -> La
 
 def make_next_step_env(env_id: str, num_lanes: int) -> VectorEnv[Any, Any, Any]:
     """Return a vector env in NEXT_STEP order: the environment's own where it has one."""
-    spec = gymnasium.spec(env_id)
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)  # registers it; gymnasium.spec knows only the name
+    spec = gymnasium.spec(name)
     if spec.vector_entry_point is not None and (num_lanes >= NATIVE_FROM_LANES or not spec.entry_point):
         native = _make_native(env_id, num_lanes)
         if native is not None:

@@ -15,6 +15,7 @@ from torch.nn.functional import huber_loss
 from common.acting import NetworkSpec
 from common.config import Config
 from common.network import QNetwork
+from common.policy import linear_decay
 from common.processes import limit_torch_threads
 from common.types import Batch, FloatArray
 
@@ -66,8 +67,14 @@ class Learner:
         self.network(observation).sum().backward()
         self.optimizer.zero_grad()
 
-    def update(self, batch: Batch) -> UpdateResult:
-        """Take one optimizer step on a batch and keep the target network up to date."""
+    def update(self, batch: Batch, env_steps: int = 0) -> UpdateResult:
+        """Take one optimizer step on a batch and keep the target network up to date.
+
+        Args:
+            batch: what to learn from.
+            env_steps: the global clock, for the schedule of the step size.
+        """
+        self._set_learning_rate(env_steps)
         q_taken = self._q_taken(batch)
         target = self._target(batch)
         weight = torch.from_numpy(batch.importance_weight)
@@ -81,6 +88,19 @@ class Learner:
         self._update_target()
         td_error = (target - q_taken.detach()).numpy()
         return UpdateResult(td_error, float(loss.detach()))
+
+    def _set_learning_rate(self, env_steps: int) -> None:
+        config = self._config
+        if config.learning_rate_end is None:
+            return
+        rate = linear_decay(
+            env_steps,
+            config.learning_rate,
+            config.learning_rate_end,
+            config.learning_rate_decay_env_steps,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
 
     def _q_taken(self, batch: Batch) -> torch.Tensor:
         q_values: torch.Tensor = self.network(torch.from_numpy(batch.observation))

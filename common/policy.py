@@ -21,8 +21,8 @@ def epsilon_ladder(num_lanes: int) -> NDArray[np.float64]:
     return LADDER_BASE ** (1 + LADDER_EXPONENT * np.arange(num_lanes) / (num_lanes - 1))
 
 
-def linear_epsilon(env_steps: int, start: float, end: float, decay_env_steps: int) -> float:
-    """Return epsilon on the line from ``start`` to ``end``, constant after ``decay_env_steps``."""
+def linear_decay(env_steps: int, start: float, end: float, decay_env_steps: int) -> float:
+    """Return the value on the line from ``start`` to ``end``, constant after ``decay_env_steps``."""
     progress = min(1.0, env_steps / decay_env_steps)
     return start + progress * (end - start)
 

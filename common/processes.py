@@ -35,8 +35,6 @@ THREAD_VARIABLES = (
 # One purpose, one stream: no two processes or vector envs may draw the same numbers.
 STREAM_PURPOSES = ("weights", "environment", "exploration", "replay", "evaluation")
 
-ORDERS_TIMEOUT_SECONDS = 60.0
-
 
 def limit_threads() -> None:
     """Limit numeric libraries to one thread in this process and in those it starts.
@@ -103,23 +101,6 @@ def run_child(
     except BaseException:
         connection.send(("failed", {"traceback": traceback.format_exc()}))
         sys.exit(1)
-    _follow_orders(connection)
-
-
-def _follow_orders(connection: Connection) -> None:
-    """Save models if asked: the process that trained has torch loaded, the supervisor has not."""
-    while connection.poll(ORDERS_TIMEOUT_SECONDS):
-        try:
-            order, values = connection.recv()
-        except EOFError:
-            return
-        if order == "exit":
-            return
-        from common.checkpoint import save_model
-
-        for path, spec, vector in values:
-            save_model(path, spec, vector)
-        connection.send(("saved", {}))
 
 
 def _leave_with_parent() -> None:

@@ -82,20 +82,26 @@ class _Reader:
 
         Rows that were overwritten before anybody looked are counted as dropped.
         """
-        buffer = self._buffer
-        first, until = self.taken_rows[worker], buffer.published(worker)
-        if until == first:
-            return first, until
-        oldest = max(first, self.first_safe_row(worker))
-        oldest = min(oldest, until)
-        env_steps_at_oldest = (
-            self.taken_env_steps[worker] if oldest == first else buffer.env_steps_before(worker, oldest)
-        )
-        env_steps = buffer.env_steps_until(worker, until)
-        self._probe.count("dropped", env_steps_at_oldest - self.taken_env_steps[worker])
-        self._probe.count("stored", env_steps - env_steps_at_oldest)
-        self.taken_rows[worker], self.taken_env_steps[worker] = until, env_steps
-        return oldest, until
+        buffer, first = self._buffer, self.taken_rows[worker]
+        for _ in range(MAX_DRAWS):
+            until = buffer.published(worker)
+            if until == first:
+                break
+            oldest = min(max(first, self.first_safe_row(worker)), until)
+            env_steps_at_oldest = (
+                self.taken_env_steps[worker]
+                if oldest == first
+                else buffer.env_steps_before(worker, oldest)
+            )
+            env_steps = buffer.env_steps_until(worker, until)
+            # The worker may have come round while these were read: then they are of other rows.
+            if oldest == until or oldest < buffer.writing(worker) - self.num_rows:
+                continue
+            self._probe.count("dropped", env_steps_at_oldest - self.taken_env_steps[worker])
+            self._probe.count("stored", env_steps - env_steps_at_oldest)
+            self.taken_rows[worker], self.taken_env_steps[worker] = until, env_steps
+            return oldest, until
+        return first, first
 
     def places(self, worker: int, rows: IntArray) -> IntArray:
         """Return the place of every lane of some rows of a worker, ``[K * L]``."""
@@ -184,14 +190,20 @@ class UniformReplay:
         reader = self._reader
         for _ in range(MAX_DRAWS):
             place, row = self._draw()
-            batch = reader.gather(place, row, self._weight)
-            if reader.is_intact(place, row).all():
-                return batch
+            if len(place) == self._batch_size:
+                batch = reader.gather(place, row, self._weight)
+                if reader.is_intact(place, row).all():
+                    return batch
             self._probe.count("samples_retried")
+            self.take_in()
         raise RuntimeError(f"no intact batch in {MAX_DRAWS} draws")
 
     def _draw(self) -> tuple[IntArray, IntArray]:
-        """Return places and rows of transitions; a row that is none is drawn anew."""
+        """Return places and rows of transitions; a row that is none is drawn anew.
+
+        They are too few when there are no rows: none was published yet, or the worker has come round
+        since they were taken in.
+        """
         reader, generator = self._reader, self._generator
         first = np.array([reader.first_safe_row(w) for w in range(self._buffer.num_workers)])
         number = np.maximum(0, np.array(reader.taken_rows) - first)
@@ -199,7 +211,7 @@ class UniformReplay:
         found_place: list[IntArray] = []
         found_row: list[IntArray] = []
         missing = self._batch_size
-        for _ in range(MAX_DRAWS):
+        for _ in range(MAX_DRAWS if ends[-1] else 0):
             drawn = generator.integers(ends[-1] * reader.num_lanes, size=missing)
             position, lane = np.divmod(drawn, reader.num_lanes)
             worker = np.searchsorted(ends, position, side="right")
@@ -211,8 +223,9 @@ class UniformReplay:
             found_row.append(row[valid])
             missing -= int(valid.sum())
             if missing == 0:
-                return np.concatenate(found_place), np.concatenate(found_row)
-        raise RuntimeError(f"no {self._batch_size} transitions found in {MAX_DRAWS} draws")
+                break
+        nothing = np.empty(0, dtype=np.int64)
+        return np.concatenate([nothing, *found_place]), np.concatenate([nothing, *found_row])
 
     def update_priorities(self, batch: Batch, td_error: FloatArray) -> None:
         """Do nothing: uniform replay has no priorities."""
@@ -249,8 +262,11 @@ class PrioritizedReplay:
     def take_in(self) -> None:
         """Enter newly published rows with their first priority; remove those about to be reused."""
         for worker in range(self._buffer.num_workers):
+            first, until = self._reader.new_rows(worker)
+            # Retired after looking and before entering: the rows that held the new rows' places
+            # before are all removed here, and no later removal can hit a new row.
             self._retire(worker)
-            self._enter(worker)
+            self._enter(worker, max(first, self._first_kept[worker]), until)
 
     def _retire(self, worker: int) -> None:
         first, until = self._first_kept[worker], self._reader.first_safe_row(worker)
@@ -262,16 +278,14 @@ class PrioritizedReplay:
         self._tree.set(places, np.zeros(len(places)))
         self._first_kept[worker] = until
 
-    def _enter(self, worker: int) -> None:
-        first, until = self._reader.new_rows(worker)
-        if until == first:
+    def _enter(self, worker: int, first: int, until: int) -> None:
+        if until <= first:
             return
         places = self._reader.places(worker, np.arange(first, until))
         priority = self._reader.priority[places].astype(np.float64) + PRIORITY_FLOOR
         leaf = np.where(self._reader.is_valid(places), priority**self._priority_exponent, 0.0)
-        before = np.count_nonzero(self._tree.get(places))
         self._tree.set(places, leaf)
-        self.num_transitions += int(np.count_nonzero(leaf)) - int(before)
+        self.num_transitions += int(np.count_nonzero(leaf))
 
     def sample(self) -> Batch:
         """Draw a batch with probability p_i^a / sum p^a, weighted by (N P(i))^-b / max.
@@ -279,8 +293,10 @@ class PrioritizedReplay:
         The largest weight of the batch is 1 (Schaul et al. 2016, section 3.4).
 
         Raises:
-            RuntimeError: no whole batch could be copied.
+            RuntimeError: nothing was published, or no whole batch could be copied.
         """
+        if self.num_transitions == 0:
+            raise RuntimeError("there is no transition to draw")
         for _ in range(MAX_DRAWS):
             place, probability = self._tree.sample(self._batch_size, self._generator)
             row = self._reader.row_of(place)

@@ -6,11 +6,11 @@ deadline, after which the process that is late is killed.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from common.acting import NetworkSpec, initial_weights, network_spec
+from common.checkpoint import save_model
 from common.config import Config
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_episodes
@@ -37,7 +38,6 @@ MEMORY_SECONDS = 0.5
 HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
-SAVE_TIMEOUT_SECONDS = 30.0
 TRAIN_RETURNS = 100
 
 
@@ -105,6 +105,7 @@ class _Supervisor:
         self._stop_deadline = float("inf")
         self._error: str | None = None
         self._held_seconds = 0.0
+        self._is_playing = False
         self._evaluations_done = [0] * len(roles)
         self._next_tick = self._next_memory = 0.0
 
@@ -124,6 +125,8 @@ class _Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
+        if self._is_playing:
+            raise KeyboardInterrupt  # leaves the evaluation at once, also where its environment blocks
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -260,12 +263,15 @@ class _Supervisor:
     def _evaluate(self, training_seconds: float) -> None:
         vector, _ = self._shared.weights.latest()
         number = len(self._record.evaluations)
+        returns = self._play(vector, self._config.evaluation_episodes, number)
+        if returns is None:
+            return
         evaluation = Evaluation(
             env_steps=self._telemetry.total("env_steps"),
             updates=self._telemetry.total("updates"),
             training_seconds=training_seconds,
             command_seconds=0.0,
-            episode_returns=self._play(vector, self._config.evaluation_episodes, number),
+            episode_returns=returns,
         )
         seconds = time.perf_counter() - self._probe.command_started_at
         evaluation = _with_command_seconds(evaluation, seconds)
@@ -273,15 +279,25 @@ class _Supervisor:
         self._probe.observer.on_evaluation(evaluation, best)
         if not self._record.wants_confirmation:
             return
-        confirmed = self._record.confirm(self._play(vector, FINAL_EPISODES, number, confirm=1))
-        if confirmed and self._config.until_solved:
+        returns = self._play(vector, FINAL_EPISODES, number, confirm=1)
+        if returns is not None and self._record.confirm(returns) and self._config.until_solved:
             self._stop("completed", STOP_TIMEOUT_SECONDS)
 
     def _play(
         self, vector: FloatArray, episodes: int, number: int, confirm: int = 0
-    ) -> tuple[float, ...]:
+    ) -> tuple[float, ...] | None:
+        """Return the episodes' returns; None if the user interrupts or the environment fails."""
         seeds = random_stream(self._config.seed, "evaluation", confirm, number)
-        return play_episodes(self._config.env_id, self._shared.spec, vector, episodes, seeds)
+        try:
+            self._is_playing = True
+            return play_episodes(self._config.env_id, self._shared.spec, vector, episodes, seeds)
+        except KeyboardInterrupt:
+            return None
+        except Exception:
+            self._fail(f"the evaluation failed:\n{traceback.format_exc()}")
+            return None
+        finally:
+            self._is_playing = False
 
     def _tick(self) -> None:
         now = time.perf_counter()
@@ -300,12 +316,14 @@ class _Supervisor:
             )
 
     def _collect(self) -> RunResult:
-        status = self._stop_reason or "completed"
         vector, _ = self._shared.weights.latest()
         final = None
-        if status == "completed":
+        if self._stop_reason in (None, "completed"):
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
-            final = self._evaluation_now(returns)
+            final = None if returns is None else self._evaluation_now(returns)
+        status = self._stop_reason or "completed"
+        if final is None and status == "completed":
+            status = "interrupted"
         best = self._record.best_weights
         result = RunResult(
             status=status,
@@ -390,25 +408,11 @@ class _Supervisor:
             (folder / "model.pt", self._shared.spec, result.final_weights),
             (folder / "best.pt", self._shared.spec, result.best_weights),
         ]
-        for child in self._children:
-            if child.report.imports_torch and child.process.is_alive():
-                try:
-                    child.connection.send(("save", models))
-                    if child.connection.poll(SAVE_TIMEOUT_SECONDS):
-                        child.connection.recv()
-                        return True
-                except (EOFError, OSError):
-                    continue  # it died; another or the supervisor itself saves
-        from common.checkpoint import save_model
-
         for path, spec, vector in models:
             save_model(path, spec, vector)
         return True
 
     def _kill_all(self) -> None:
-        for child in self._children:
-            with contextlib.suppress(OSError):  # it is gone already
-                child.connection.send(("exit", {}))
         deadline = time.perf_counter() + INTERRUPT_TIMEOUT_SECONDS
         for child in self._children:
             child.process.join(max(0.0, deadline - time.perf_counter()))

@@ -42,10 +42,18 @@ from common.weights import SharedWeights
 class Config(CommonConfig):
     """The common choices with the paper's values."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CartPole-v1": {
+            "n_step": 5,
+            "replay_ratio": 1 / 128,
+            "learning_rate_decay_env_steps": 300_000,
+            "steps": 500_000,
+            "evaluate_every_env_steps": 12_800,
+        },
+    }
 
     workers: int = changed("workers", 2)
-    envs_per_worker: int = changed("envs_per_worker", 16)
+    envs_per_worker: int = changed("envs_per_worker", 32)
     n_step: int = changed("n_step", 3)
     prioritized: bool = changed("prioritized", True)
 
@@ -127,7 +135,7 @@ def learner(config: Config, probe: Probe, buffer: ExperienceBuffer, weights: Sha
             continue
         batch = replay.sample()
         probe.spent("sample")
-        result = trainer.update(batch)
+        result = trainer.update(batch, probe.env_steps)
         probe.count_update()
         probe.spent("update")
         replay.update_priorities(batch, result.td_error)

@@ -29,7 +29,7 @@ from common.config import Config as CommonConfig
 from common.config import changed
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
-from common.policy import epsilon_greedy, linear_epsilon
+from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
 from common.replay import Replay, make_replay
 from common.supervisor import RunProbe, Shared, run_roles
@@ -42,7 +42,17 @@ from common.weights import SharedWeights
 class Config(CommonConfig):
     """The common choices; this strategy adds none."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CartPole-v1": {
+            "n_step": 10,
+            "replay_ratio": 1 / 4,
+            "epsilon_end": 0.1,
+            "epsilon_decay_env_steps": 5_000,
+            "learning_rate_decay_env_steps": 40_000,
+            "steps": 50_000,
+            "evaluate_every_env_steps": 800,
+        },
+    }
 
     chunk_steps: int = changed("chunk_steps", 1)
 
@@ -85,7 +95,7 @@ def actor_learner(
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
         # act
-        epsilon = linear_epsilon(
+        epsilon = linear_decay(
             probe.env_steps,
             config.epsilon_start,
             config.epsilon_end,
@@ -125,7 +135,7 @@ def learn_in_turn(config: Config, probe: Probe, learner: Any, replay: Replay) ->
         replay.take_in()
         batch = replay.sample()
         probe.spent("sample")
-        result = learner.update(batch)
+        result = learner.update(batch, probe.env_steps)
         probe.count_update()
         probe.spent("update")
         replay.update_priorities(batch, result.td_error)

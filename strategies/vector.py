@@ -28,7 +28,7 @@ from common.config import Config as CommonConfig
 from common.config import changed
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
-from common.policy import epsilon_greedy, linear_epsilon
+from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
 from common.replay import Replay, make_replay
 from common.supervisor import RunProbe, Shared, run_roles
@@ -41,7 +41,17 @@ from common.weights import SharedWeights
 class Config(CommonConfig):
     """The common choices, with a batch of environments."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CartPole-v1": {
+            "n_step": 10,
+            "replay_ratio": 1 / 64,
+            "epsilon_end": 0.05,
+            "epsilon_decay_env_steps": 20_000,
+            "learning_rate_decay_env_steps": 200_000,
+            "steps": 300_000,
+            "evaluate_every_env_steps": 6_400,
+        },
+    }
 
     envs_per_worker: int = changed("envs_per_worker", 16)
     chunk_steps: int = changed("chunk_steps", 1)
@@ -85,7 +95,7 @@ def actor_learner(
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
         # act
-        epsilon = linear_epsilon(
+        epsilon = linear_decay(
             probe.env_steps,
             config.epsilon_start,
             config.epsilon_end,
@@ -126,7 +136,7 @@ def learn_in_turn(config: Config, probe: Probe, learner: Any, replay: Replay) ->
         replay.take_in()
         batch = replay.sample()
         probe.spent("sample")
-        result = learner.update(batch)
+        result = learner.update(batch, probe.env_steps)
         probe.count_update()
         probe.spent("update")
         replay.update_priorities(batch, result.td_error)
