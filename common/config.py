@@ -43,9 +43,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate_end": 3e-4,
         "target_update": 25.0,
     },
-    "Acrobot-v1": {},
-    "LunarLander-v3": {},
-    "MinAtar/Breakout-v1": {},
+    "Acrobot-v1": {
+        "learning_rate_end": 1e-4,
+        "target_update": 50.0,
+    },
+    "LunarLander-v3": {
+        "learning_rate_end": 1e-4,
+        "target_update": 100.0,
+        "replay_capacity": 200_000,
+    },
+    "MinAtar/Breakout-v1": {
+        "learning_rate": 5e-4,
+        "learning_rate_end": 1e-4,
+        "target_update": 200.0,
+        "replay_capacity": 100_000,
+        "warmup_env_steps": 5_000,
+    },
 }
 
 

@@ -75,15 +75,10 @@ def inspect_env(env_id: str) -> EnvInfo:
             observation_dtype=np.dtype(observation_space.dtype).str,
             num_actions=int(action_space.n),
             first_action=int(action_space.start),
-            reward_threshold=THRESHOLDS.get(env_id, threshold),
+            reward_threshold=threshold,
         )
     finally:
         env.close()
-
-
-# LunarLander and CartPole state their own; where a registration has none, what counts as solved is
-# stated here.
-THRESHOLDS: dict[str, float | None] = {"Acrobot-v1": -100.0}
 
 
 def _make_one(env_id: str) -> gymnasium.Env[Any, Any]:

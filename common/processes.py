@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import threading
 import time
@@ -88,6 +89,7 @@ def run_child(
     start_seconds = time.perf_counter() - spawned_at
     # An environment may print; standard output belongs to the supervisor (and to --json).
     os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
     _leave_with_parent()
     try:
         limit_threads()

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -130,6 +131,9 @@ class _Supervisor:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
+        # multiprocessing starts its tracker with the first process, and unblocks SIGINT after that.
+        if sys.platform != "win32":
+            resource_tracker.ensure_running()
         # A Ctrl-C reaches the whole group; children inherit a blocked SIGINT and leave the decision to
         # the supervisor.
         mask: Callable[..., Any] = getattr(signal, "pthread_sigmask", lambda *_: None)

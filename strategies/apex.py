@@ -50,6 +50,25 @@ class Config(CommonConfig):
             "steps": 500_000,
             "evaluate_every_env_steps": 12_800,
         },
+        "Acrobot-v1": {
+            "replay_ratio": 1 / 64,
+            "learning_rate_decay_env_steps": 400_000,
+            "steps": 500_000,
+            "evaluate_every_env_steps": 20_000,
+        },
+        "LunarLander-v3": {
+            "envs_per_worker": 16,
+            "replay_ratio": 1 / 16,
+            "learning_rate_decay_env_steps": 600_000,
+            "steps": 800_000,
+            "evaluate_every_env_steps": 25_000,
+        },
+        "MinAtar/Breakout-v1": {
+            "replay_ratio": 1 / 32,
+            "learning_rate_decay_env_steps": 2_000_000,
+            "steps": 2_000_000,
+            "evaluate_every_env_steps": 100_000,
+        },
     }
 
     workers: int = changed("workers", 2)
@@ -130,7 +149,7 @@ def learner(config: Config, probe: Probe, buffer: ExperienceBuffer, weights: Sha
     while not probe.should_stop():
         # learn
         replay.take_in()
-        if learner_is_ahead(config, probe) or replay.num_transitions < config.batch_size:
+        if learner_is_ahead(config, probe) or replay.num_transitions == 0:
             probe.wait()
             continue
         batch = replay.sample()
@@ -148,6 +167,7 @@ def learner(config: Config, probe: Probe, buffer: ExperienceBuffer, weights: Sha
             probe.evaluate()
     replay.take_in()
     weights.publish(trainer.vector)
+    probe.set("target_copies", trainer.num_target_copies)
 
 
 # --- The difference that matters ---

@@ -120,6 +120,7 @@ def actor_learner(
             probe.evaluate()
     writer.flush(observation, probe)
     weights.publish(learner.vector)
+    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

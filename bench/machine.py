@@ -1,0 +1,87 @@
+"""What a result was measured on: the machine, the versions, the commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PROJECT = "parallel-dqn-bench"
+PACKAGES = ("torch", "numpy", "gymnasium", "numba")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def machine() -> dict[str, Any]:
+    """Return the processor, its cores, the memory, the system and the Python version."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": usable_cores(),
+        "memory_mib": round(psutil.virtual_memory().total / 2**20),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may run on; a container may be given fewer than there are."""
+    if sys.platform.startswith("linux"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions that matter, read without importing the packages."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {**found, PROJECT: _version(PROJECT) or _version_in_checkout()}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _version_in_checkout() -> str | None:
+    try:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return str(project["version"])
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return None
+
+
+def commit() -> str | None:
+    """Return the commit of the project's own checkout, if it runs from one."""
+    if not (ROOT / ".git").exists():  # installed: the repository around it would be another one
+        return None
+    try:
+        command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None
+
+
+def process_started_at() -> float:
+    """Return when this process was created, on the ``perf_counter`` clock."""
+    age = max(0.0, time.time() - float(psutil.Process().create_time()))
+    return time.perf_counter() - age

@@ -1,0 +1,266 @@
+"""``summary.json``: the one place that says what a run's numbers are called and how they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.config import Config
+from common.types import Evaluation, RoleReport, RunResult
+
+SCHEMA = 1
+
+# What a later measurement fills. Null means "not measured", never zero.
+NO_AUDIT: dict[str, Any] = {
+    "enabled": False,
+    **dict.fromkeys(
+        (
+            "writes_issued",
+            "writes_lost",
+            "lost_fraction",
+            "elements",
+            "elements_affected",
+            "worst_element_lost",
+            "damaged_updates_at_least",
+            "lost_whole_at_most",
+            "writes_uncertain",
+            "updates_issued",
+            "survivors_by_worker",
+            "duplicates",
+            "torn_reads_at_most",
+            "auditable",
+            "reason",
+            "optimizer_state",
+        )
+    ),
+}
+HEALTH = ("q_mean", "q_max", "q_bound", "td_error", "grad_norm", "dormant_fraction")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What the runner knows of a run and its result does not.
+
+    Attributes:
+        run_id: names the run.
+        folder: where its files are.
+        started_at: local time, ISO 8601.
+        wall_seconds: from the command's start to the summary.
+        threshold: the environment's mean return that counts as solved.
+        supervisor_rss_mib: the supervisor's highest sampled memory.
+        machine: see ``bench.machine``.
+        versions: likewise.
+        commit: likewise.
+    """
+
+    run_id: str
+    folder: Path
+    started_at: str
+    wall_seconds: float
+    threshold: float | None
+    supervisor_rss_mib: float
+    machine: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    commit: str | None
+
+
+def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
+    """Return everything there is to say about a run, ready for JSON."""
+    summary = {
+        "schema": SCHEMA,
+        "strategy": strategy,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "status": result.status,
+        "config": dataclasses.asdict(config),
+        "machine": facts.machine,
+        "versions": facts.versions,
+        "commit": facts.commit,
+        "wall_seconds": facts.wall_seconds,
+        **_throughput(result),
+        "replay_ratio": {
+            "requested": config.replay_ratio,
+            "achieved": _ratio(result.steady_updates, result.steady_env_steps),
+        },
+        "returns": _returns(result, facts.threshold),
+        "audit": dict(NO_AUDIT),
+        "policy_lag": None,
+        "gradient_staleness": None,
+        "sample_age": None,
+        "experience": _experience(config, result),
+        "health": {**dict.fromkeys(HEALTH), "alarms": []},
+        "time": {
+            "roles": _activities(result.roles),
+            "bottleneck": None,
+            "verdict": None,
+            "suggestion": None,
+        },
+        "processes": _processes(config, result, facts),
+        "run_id": facts.run_id,
+        "folder": str(facts.folder),
+        "started_at": facts.started_at,
+        "error": result.error,
+    }
+    clean: dict[str, Any] = finite(summary)
+    return clean
+
+
+def _throughput(result: RunResult) -> dict[str, Any]:
+    steady = result.steady_seconds
+    return {
+        "env_steps": result.env_steps,
+        "updates": result.updates,
+        "env_steps_per_second": _ratio(result.steady_env_steps, steady),
+        "updates_per_second": _ratio(result.steady_updates, steady),
+        "training_seconds": result.training_seconds,
+        "steady_seconds": steady,
+        "warmup_env_steps": result.env_steps - result.steady_env_steps,
+        # The two clocks are read by different processes, microseconds apart.
+        "warmup_seconds": max(0.0, result.training_seconds - (steady or 0.0)),
+    }
+
+
+def _returns(result: RunResult, threshold: float | None) -> dict[str, Any]:
+    last = result.evaluations[-1] if result.evaluations else None
+    judged = result.final_evaluation or last
+    solved = result.solved_at if _final_holds(result, threshold) else None
+    train = result.train_returns
+    return {
+        "eval_mean": judged.mean if judged else None,
+        "eval_std": judged.std if judged else None,
+        "eval_episodes": len(judged.episode_returns) if judged else None,
+        "train_last_100_mean": float(np.mean(train)) if train else None,
+        "threshold": threshold,
+        "solved_at_seconds": solved.training_seconds if solved else None,
+        "solved_at_env_steps": solved.env_steps if solved else None,
+        "solved_after_command_seconds": solved.command_seconds if solved else None,
+        "best_mean": result.best_mean,
+        "evaluations": [_evaluation_row(evaluation) for evaluation in result.evaluations],
+    }
+
+
+def _final_holds(result: RunResult, threshold: float | None) -> bool:
+    final = result.final_evaluation
+    return final is not None and threshold is not None and final.mean >= threshold
+
+
+def _evaluation_row(evaluation: Evaluation) -> list[float]:
+    return [
+        evaluation.env_steps,
+        evaluation.updates,
+        evaluation.training_seconds,
+        evaluation.mean,
+    ]
+
+
+def _experience(config: Config, result: RunResult) -> dict[str, Any]:
+    collectors = [role for role in result.roles if role.name != "learner"]
+    env_steps = [role.counters.get("env_steps", 0) for role in collectors]
+    workers = [
+        {
+            "worker": role.worker,
+            "env_steps": own,
+            "episodes": role.counters.get("episodes", 0),
+            "updates": role.counters.get("updates", 0),
+            "share_collected": _ratio(own, sum(env_steps)),
+            "share_consumed": None,
+        }
+        for role, own in zip(collectors, env_steps, strict=True)
+    ]
+    # A process that reached its end has published all it had; one that was killed, all but a chunk.
+    killed = sum(role.imports_torch is None for role in collectors)
+    chunk = config.envs_per_worker * (config.chunk_steps + config.n_step)
+    return {
+        "workers": workers,
+        "episode_length": None,
+        "jain_collected": _jain(env_steps),
+        "jain_consumed": None,
+        "collected": result.total("env_steps"),
+        "stored": result.total("stored"),
+        "dropped": result.total("dropped"),
+        "in_flight_at_end": result.in_flight_at_end,
+        "unpublished_at_most": killed * chunk,
+    }
+
+
+def _jain(shares: Sequence[float]) -> float | None:
+    """Return Jain's index of fairness: 1 when all are equal, 1/n when one has everything."""
+    squares = sum(share * share for share in shares)
+    return _ratio(sum(shares) ** 2, len(shares) * squares)
+
+
+def _activities(roles: Sequence[RoleReport]) -> dict[str, dict[str, float]]:
+    """Return, per kind of process, the fraction of its booked time that each activity took."""
+    seconds: dict[str, dict[str, float]] = {}
+    for role in roles:
+        booked = seconds.setdefault(role.name, {})
+        for activity, spent in role.activities.items():
+            if spent > 0:
+                booked[activity] = booked.get(activity, 0.0) + spent
+    return {
+        name: {activity: spent / sum(booked.values()) for activity, spent in booked.items()}
+        for name, booked in seconds.items()
+    }
+
+
+def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
+    names = list(dict.fromkeys(role.name for role in result.roles))
+    by_name = {name: [role for role in result.roles if role.name == name] for name in names}
+    return {
+        "workers": config.workers,
+        "restarts": 0,
+        "peak_rss_mib": {
+            name: max(role.peak_rss_mib for role in roles) for name, roles in by_name.items()
+        },
+        "start_seconds": {
+            name: _most(role.start_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "threads": {name: _threads(roles) for name, roles in by_name.items()},
+        "imports_torch": {
+            name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
+        },
+        "shared_mib": result.shared_mib,
+        "supervisor_rss_mib": facts.supervisor_rss_mib,
+    }
+
+
+def _most(values: Any) -> Any:
+    known = [value for value in values if value is not None]
+    return max(known) if known else None
+
+
+def _threads(roles: Sequence[RoleReport]) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for role in roles:
+        for library, number in role.threads.items():
+            limits[library] = max(number, limits.get(library, 0))
+    return limits
+
+
+def _ratio(part: float, whole: float | None) -> float | None:
+    return part / whole if whole else None
+
+
+def finite(value: Any) -> Any:
+    """Return ``value`` with every number JSON lacks (NaN, infinity) as None."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file whole or not at all: a reader never sees half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(temporary, path)

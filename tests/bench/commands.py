@@ -1,0 +1,61 @@
+"""Starts the command line as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+TIMEOUT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended.
+
+    Attributes:
+        group: its process group, which all its children belong to.
+        folder: its ``--output``.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    group: int
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "summary.json").read_text()))
+
+
+def start(
+    arguments: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start ``bench`` in a process group of its own."""
+    path = os.pathsep.join([str(ROOT), str(HERE)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], folder: Path) -> Finished:
+    """Wait for a command and return what it said."""
+    try:
+        stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    finally:
+        process.kill()
+    return Finished(process.returncode, stdout, stderr, process.pid, folder)

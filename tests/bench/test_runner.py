@@ -1,0 +1,350 @@
+"""Real runs, started as a user starts them: what they leave behind, and how they end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from commands import Finished, finish, start
+
+import strategies
+from bench.runner import RunFolder, load_config, run
+from bench.summary import finite
+from common.config import Config, ConfigError
+
+pytestmark = pytest.mark.multiprocess
+
+SMALL = ("--steps", "400", "--warmup-env-steps", "150", "--replay-ratio", "0.25")
+EVALUATED = ("--evaluate-every-env-steps", "150", "--evaluation-min-updates", "50")
+FEW = ("--evaluation-episodes", "3")
+JSON = ("--json", "--quiet")
+APEX = ("--strategy", "apex", "--workers", "1", "--envs-per-worker", "4")
+
+# Every run of this file, by name. Some at a time: most of a run's time is torch's start.
+RUNS: dict[str, tuple[str, ...]] = {
+    "reset": (*APEX, "--env", "badenvs:ResetRaises-v0", "--quiet"),
+    "shape": (*APEX, "--env", "badenvs:WrongShape-v0", "--quiet"),
+    "single": ("--strategy", "single", *SMALL, *EVALUATED, *FEW, "--env", "badenvs:Prints-v0", *JSON),
+    "single again": (
+        "--strategy",
+        "single",
+        *SMALL,
+        *EVALUATED,
+        *FEW,
+        "--env",
+        "badenvs:Prints-v0",
+        *JSON,
+    ),
+    "vector": ("--strategy", "vector", *SMALL, *EVALUATED, *FEW, "--envs-per-worker", "4", *JSON),
+    "vector again": ("--strategy", "vector", *SMALL, *EVALUATED, *FEW, "--envs-per-worker", "4", *JSON),
+    "apex": (*APEX, *SMALL, "--replay-ratio", "1", *EVALUATED, *FEW, "--tensorboard", "--json"),
+    "step": ("--strategy", "single", "--env", "badenvs:StepRaises-v0"),
+    "nan": (*APEX, "--env", "badenvs:NanObservation-v0", "--json"),
+    "evaluation": ("--strategy", "single", *SMALL, "--env", "badenvs:EvaluationRaises-v0", "--quiet"),
+}
+
+# Section by section what a summary holds, in order.
+FIELDS = (
+    "schema strategy env_id seed status config machine versions commit wall_seconds env_steps updates "
+    "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
+    "warmup_seconds replay_ratio returns audit policy_lag gradient_staleness sample_age experience "
+    "health time processes run_id folder started_at error"
+)
+SECTIONS = {
+    "replay_ratio": "requested achieved",
+    "returns": "eval_mean eval_std eval_episodes train_last_100_mean threshold solved_at_seconds "
+    "solved_at_env_steps solved_after_command_seconds best_mean evaluations",
+    "audit": "enabled writes_issued writes_lost lost_fraction elements elements_affected "
+    "worst_element_lost damaged_updates_at_least lost_whole_at_most writes_uncertain updates_issued "
+    "survivors_by_worker duplicates torn_reads_at_most auditable reason optimizer_state",
+    "experience": "workers episode_length jain_collected jain_consumed collected stored dropped "
+    "in_flight_at_end unpublished_at_most",
+    "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction alarms",
+    "time": "roles bottleneck verdict suggestion",
+    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
+    "supervisor_rss_mib",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Finished]]:
+    """Yield a function that waits for one of ``RUNS`` and returns it."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def one(name: str) -> Finished:
+        output = folder / name.replace(" ", "-")
+        arguments = ["run", *RUNS[name], "--output", str(output), "--seed", "3"]
+        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "4"}), output)
+
+    with ThreadPoolExecutor(3) as pool:
+        futures: dict[str, Future[Finished]] = {name: pool.submit(one, name) for name in RUNS}
+        yield lambda name: futures[name].result()
+
+
+def processes_left(group: int) -> list[str]:
+    """Return what still lives of a process group, given a moment to leave."""
+    deadline = time.monotonic() + 5
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            try:
+                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline()))
+            except (psutil.Error, ProcessLookupError):
+                continue
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+@functools.cache
+def parsed(text: str) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return dict(json.loads(text, parse_constant=refuse))
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_summary_has_every_field(name: str, runs: Callable[[str], Finished]) -> None:
+    finished = runs(name)
+    assert finished.code == 0, finished.stderr
+    summary = parsed(finished.stdout)
+    assert list(summary) == FIELDS.split()
+    for section, fields in SECTIONS.items():
+        assert list(summary[section]) == fields.split(), section
+    assert summary == finished.summary
+    assert (summary["schema"], summary["strategy"], summary["status"]) == (1, name, "completed")
+    assert summary["error"] is None and summary["wall_seconds"] > summary["training_seconds"]
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_summary_adds_up(name: str, runs: Callable[[str], Finished]) -> None:
+    summary = parsed(runs(name).stdout)
+    experience = summary["experience"]
+    accounted = sum(experience[part] for part in ("stored", "dropped", "in_flight_at_end"))
+    assert experience["collected"] == summary["env_steps"] == accounted
+    assert sum(worker["env_steps"] for worker in experience["workers"]) == summary["env_steps"]
+    assert sum(worker["share_collected"] for worker in experience["workers"]) == pytest.approx(1)
+    assert experience["jain_collected"] == pytest.approx(1)
+    for activities in summary["time"]["roles"].values():
+        assert sum(activities.values()) == pytest.approx(1)
+    learned = summary["env_steps"] - summary["warmup_env_steps"]
+    assert summary["replay_ratio"]["achieved"] == pytest.approx(summary["updates"] / learned)
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_run_folder_is_complete(name: str, runs: Callable[[str], Finished]) -> None:
+    finished = runs(name)
+    files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt"}
+    extra = {"tensorboard"} if name == "apex" else set()
+    assert {path.name for path in finished.folder.iterdir()} == files | extra
+    for model in ("model.pt", "best.pt"):
+        state = torch.load(finished.folder / model, weights_only=True)
+        assert all(
+            tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in state.values()
+        )
+    strategy, config = load_config(finished.folder)
+    assert strategy == name and config.seed == 3
+    assert finite(vars(config)) == finished.summary["config"]
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_events_are_those_of_the_summary(name: str, runs: Callable[[str], Finished]) -> None:
+    finished = runs(name)
+    rows = [parsed(line) for line in (finished.folder / "events.jsonl").read_text().splitlines()]
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    seen = [[row[key] for key in ("env_steps", "updates", "seconds", "mean")] for row in evaluations]
+    assert seen == finished.summary["returns"]["evaluations"] and seen
+    progress = [row for row in rows if row["kind"] == "progress"]
+    assert progress and all(row["env_steps"] <= finished.summary["env_steps"] for row in progress)
+    assert len(progress) <= finished.summary["wall_seconds"] + 1
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_one_thread_per_library_whatever_the_user_set(
+    name: str, runs: Callable[[str], Finished]
+) -> None:
+    processes = runs(name).summary["processes"]
+    for threads in processes["threads"].values():
+        assert threads and set(threads.values()) == {1}
+    learns = {role: role != "actor" for role in processes["threads"]}
+    assert processes["imports_torch"] == learns
+    assert all(mib > 1 for mib in processes["peak_rss_mib"].values())
+
+
+@pytest.mark.parametrize("name", ["single", "vector"])
+def test_same_seed_same_returns(name: str, runs: Callable[[str], Finished]) -> None:
+    first, second = (runs(run_name).summary for run_name in (name, f"{name} again"))
+    for summary in (first, second):
+        returns = summary["returns"]
+        returns["evaluations"] = [[row[0], row[1], row[3]] for row in returns["evaluations"]]
+        del returns["solved_at_seconds"], returns["solved_after_command_seconds"]
+    assert first["returns"] == second["returns"]
+    assert (first["env_steps"], first["updates"]) == (second["env_steps"], second["updates"])
+    assert first["run_id"] != second["run_id"] or first["folder"] != second["folder"]
+
+
+def test_printing_environment_leaves_stdout_alone(runs: Callable[[str], Finished]) -> None:
+    finished = runs("single")
+    assert finished.stdout.startswith("{") and parsed(finished.stdout)["env_id"] == "badenvs:Prints-v0"
+    assert "reset an environment" in finished.stderr and "said in C" in finished.stderr
+
+
+def test_progress_goes_to_standard_error(runs: Callable[[str], Finished]) -> None:
+    finished = runs("apex")
+    assert finished.stdout.startswith("{")
+    assert "apex on CartPole-v1, seed 3" in finished.stderr
+    assert "mean return" in finished.stderr and "\x1b" not in finished.stderr
+
+
+def test_tensorboard_has_the_scalars(runs: Callable[[str], Finished]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    finished = runs("apex")
+    events = EventAccumulator(str(finished.folder / "tensorboard"))
+    events.Reload()
+    evaluated = [(event.step, event.value) for event in events.Scalars("returns/eval_mean")]
+    expected = [(row[0], row[3]) for row in finished.summary["returns"]["evaluations"]]
+    assert [step for step, _ in evaluated] == [step for step, _ in expected]
+    assert np.allclose([value for _, value in evaluated], [value for _, value in expected])
+
+
+FAILURES = {
+    "reset": "the reset went wrong",
+    "step": "the step went wrong",
+    "nan": "an observation that is not finite",
+    "shape": "shape",
+    "evaluation": "the evaluation's step went wrong",
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_misbehaving_environment_fails_the_run(name: str, runs: Callable[[str], Finished]) -> None:
+    finished = runs(name)
+    summary = finished.summary
+    assert finished.code == 1 and summary["status"] == "failed"
+    for text in (summary["error"], finished.stderr):
+        assert FAILURES[name] in text and text.count("Traceback") == 1
+    assert list(summary) == FIELDS.split() and (finished.folder / "model.pt").is_file()
+    assert processes_left(finished.group) == []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def heard(folder: Path, words: str) -> bool:
+    events = folder / "events.jsonl"
+    return events.is_file() and words in events.read_text()
+
+
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_interrupt_ends_a_run_within_3_seconds(
+    moment: str, tmp_path: Path, runs: Callable[[str], Finished]
+) -> None:
+    for name in RUNS:
+        runs(name)  # so that nothing else runs now
+    folder = tmp_path / "run"
+    shared_before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    arguments = ["run", *APEX, "--steps", "1e9", "--output", str(folder), "--warmup-env-steps", "0"]
+    process = start([*arguments, "--evaluate-every-env-steps", "2000"], tmp_path)
+    words = '"kind": "evaluation"' if moment == "training" else '"kind": "progress"'
+    wait_until(lambda: heard(folder, words))
+    os.killpg(process.pid, signal.SIGINT)
+    interrupted_at = time.monotonic()
+    finished = finish(process, folder)
+    assert time.monotonic() - interrupted_at < 3
+    assert finished.code == 130 and finished.summary["status"] == "interrupted"
+    assert "Traceback" not in finished.stderr and finished.summary["error"] is None
+    assert torch.load(folder / "model.pt", weights_only=True)
+    assert processes_left(finished.group) == []
+    if shared_before:
+        assert set(os.listdir("/dev/shm")) <= shared_before
+
+
+def test_interrupt_before_anything_is_started(tmp_path: Path) -> None:
+    arguments = ["run", "--strategy", "single", "--env", "badenvs:ConstructorWaits-v0"]
+    process = start(arguments, tmp_path)
+    assert process.stderr is not None and process.stderr.readline() == "waiting\n"
+    os.killpg(process.pid, signal.SIGINT)
+    finished = finish(process, tmp_path)
+    assert finished.code == 130 and finished.stderr.strip() == "interrupted"
+    assert list(tmp_path.iterdir()) == [] and processes_left(finished.group) == []
+
+
+def test_saved_policy_is_played(runs: Callable[[str], Finished], invoke: Any, tmp_path: Path) -> None:
+    folder = runs("vector").folder
+    played = [invoke("evaluate", str(folder), "--episodes", "4", "--json").stdout for _ in range(2)]
+    assert played[0] == played[1]
+    result = parsed(played[0])
+    assert result["min"] <= result["mean"] <= result["max"] and result["episodes"] == 4
+    text = invoke("evaluate", str(folder), "--best", "--episodes", "2", "--gif", "one.gif")
+    assert text.exit_code == 0 and "mean return" in text.stdout
+    assert (tmp_path / "one.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_environment_without_pictures_is_said(
+    runs: Callable[[str], Finished], invoke: Any, tmp_path: Path
+) -> None:
+    folder = runs("single").folder
+    result = invoke("evaluate", str(folder), "--episodes", "1", "--gif", "one.gif")
+    assert result.exit_code == 2 and "cannot be drawn" in result.stderr
+    assert not (tmp_path / "one.gif").exists()
+
+
+def test_toolkit_fault_still_leaves_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(config: Config, probe: Any) -> None:
+        raise ZeroDivisionError("a fault")
+
+    module = strategies.load("single")
+    monkeypatch.setattr(module, "train", broken)
+    summary = run("single", module.Config.for_env("CartPole-v1"), tmp_path / "run")
+    assert summary["status"] == "failed" and "ZeroDivisionError: a fault" in summary["error"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+
+
+@pytest.mark.parametrize("error", [ConfigError("no"), KeyboardInterrupt()])
+def test_run_that_did_not_start_leaves_no_folder(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(config: Config, probe: Any) -> None:
+        raise error
+
+    module = strategies.load("single")
+    monkeypatch.setattr(module, "train", refused)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(type(error)):
+        run("single", module.Config.for_env("CartPole-v1"), tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_run_ids_are_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = strategies.load("single").Config.for_env("CartPole-v1", seed=7)
+    folders = [RunFolder("single", config) for _ in range(3)]
+    assert len({folder.run_id for folder in folders}) == 3
+    assert all(folder.path == Path("runs") / folder.run_id for folder in folders)
+    assert all("single-CartPole-v1-seed7" in folder.run_id for folder in folders)
+
+
+def test_numbers_that_json_lacks_become_null() -> None:
+    value = {"a": [math.nan, 1.0, {"b": math.inf}], "c": (True, None, "nan")}
+    assert finite(value) == {"a": [None, 1.0, {"b": None}], "c": [True, None, "nan"]}
+    assert json.dumps(finite(value), allow_nan=False)
