@@ -1,0 +1,93 @@
+"""The optimizer step of the strategies that learn from each trajectory once and keep no target network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from common.acting import NetworkSpec, parameter_views
+from common.config import Config
+from common.network import QNetwork
+from common.processes import limit_torch_threads
+from common.types import FloatArray
+
+MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def adam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that every strategy uses unless its paper asks for another."""
+    return torch.optim.Adam(
+        parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+    )
+
+
+def radam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return rectified Adam (Liu et al. 2020)."""
+    return torch.optim.RAdam(
+        parameters, lr=config.learning_rate, eps=config.adam_epsilon, foreach=False
+    )
+
+
+class OnPolicyLearner:
+    """The network and its optimizer. Belongs to one process.
+
+    The optimizer sees one parameter, the flat vector, whose gradient is made of the parameters' own
+    gradients. On so small a network its cost is dispatch per tensor, not arithmetic, and both
+    optimizers here work on each element alone, so the result is the same.
+
+    Args:
+        config: choices.
+        spec: the network's shape.
+        weights: ``[P]`` first weights; copied.
+        make_optimizer: ``adam`` or ``radam``.
+        batch_size: observations of one forward pass, for the warm-up.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: NetworkSpec,
+        weights: FloatArray,
+        make_optimizer: MakeOptimizer,
+        batch_size: int,
+    ) -> None:
+        limit_torch_threads()
+        self.vector = weights.copy()
+        self.network = QNetwork(spec, self.vector)
+        self.num_updates = 0
+        self._max_grad_norm = config.max_grad_norm
+        self._flat = torch.nn.Parameter(torch.from_numpy(self.vector))
+        gradient = np.zeros_like(self.vector)
+        self._flat.grad = torch.from_numpy(gradient)
+        views = parameter_views(spec, gradient)
+        for name, parameter in self.network.named_parameters():
+            parameter.grad = torch.from_numpy(views[name])
+        self.optimizer = make_optimizer(config, [self._flat])
+        self._learning_rate = config.learning_rate
+        self._warm_up(spec, batch_size)
+
+    def _warm_up(self, spec: NetworkSpec, batch_size: int) -> None:
+        """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
+        shape = (batch_size, *spec.observation_shape)
+        observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
+        self.network(observation).sum().backward()
+
+    def step(self, loss: torch.Tensor) -> float:
+        """Take one optimizer step and return the gradient's norm before clipping."""
+        gradient = self._flat.grad
+        assert gradient is not None
+        gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(torch.linalg.vector_norm(gradient))
+        if self._max_grad_norm is not None and norm > self._max_grad_norm:
+            gradient.mul_(self._max_grad_norm / norm)
+        self.optimizer.step()
+        self.num_updates += 1
+        return norm
+
+    def scale_learning_rate(self, fraction: float) -> None:
+        """Set the learning rate to a fraction of the configured one."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate * fraction
