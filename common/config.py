@@ -62,6 +62,8 @@ class Config:
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
 
+    audit: bool = option(True, "Count every overwritten write, exactly.")
+
     hidden_size: int = option(128, "Width of the two hidden layers.", at_least=1)
     layer_norm: bool = option(False, "Layer normalisation before each hidden ReLU.")
 

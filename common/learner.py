@@ -6,17 +6,20 @@ them is where its batch comes from and where its weights go.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import huber_loss
 
 from common.acting import NetworkSpec
+from common.audit import MasterWriter
 from common.config import Config
 from common.network import QNetwork
+from common.optimizer import SharedOptimizerState, make_optimizer
 from common.processes import limit_torch_threads
-from common.types import Batch, FloatArray
+from common.types import Batch, FloatArray, IntArray
 
 
 class UpdateResult(NamedTuple):
@@ -31,30 +34,39 @@ class UpdateResult(NamedTuple):
     loss: float
 
 
-def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
-    """Return the optimizer that every strategy uses unless its paper asks for another."""
-    return torch.optim.Adam(
-        network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
-    )
-
-
 class Learner:
     """The network, its target network and its optimizer. Belongs to one process.
+
+    The network is private: an update reads the master into it, steps it, and writes the difference
+    back. ``update`` does all of it, for a process that writes alone; the strategies in which several
+    write call the parts, so that their file shows what happens between them.
 
     Args:
         config: choices.
         spec: the network's shape.
         weights: ``[P]`` first weights; copied.
+        writer: this process's way to the master; None keeps the weights private and unaudited.
+        optimizer: ``adam`` or ``rmsprop``.
+        shared_state: the optimizer's state, if other processes step it too.
     """
 
-    def __init__(self, config: Config, spec: NetworkSpec, weights: FloatArray) -> None:
+    def __init__(
+        self,
+        config: Config,
+        spec: NetworkSpec,
+        weights: FloatArray,
+        writer: MasterWriter | None = None,
+        optimizer: str = "adam",
+        shared_state: SharedOptimizerState | None = None,
+    ) -> None:
         limit_torch_threads()
         self._config = config
+        self._writer = writer
         self.vector = weights.copy()
         self.target_vector = weights.copy()
         self.network = QNetwork(spec, self.vector)
         self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
-        self.optimizer = make_optimizer(config, self.network)
+        self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
         self.num_updates = 0
         self.num_target_copies = 0
         self._warm_up(spec)
@@ -68,23 +80,58 @@ class Learner:
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take one optimizer step on a batch and keep the target network up to date."""
-        q_taken = self._q_taken(batch)
-        target = self._target(batch)
+        self.read()
+        result = self.compute_gradient(batch)
+        self.take_step()
+        self.write()
+        self.read()
+        self.update_target()
+        return result
+
+    def read(self) -> None:
+        """Copy the master's weights into the private network."""
+        if self._writer is not None:
+            self._writer.read_into(self.vector)
+
+    def compute_gradient(self, batch: Batch) -> UpdateResult:
+        """Compute the gradient of a replayed batch at the private network's weights."""
         weight = torch.from_numpy(batch.importance_weight)
+        return self.gradient_towards(batch.observation, batch.action, self._target(batch), weight)
+
+    def gradient_towards(
+        self,
+        observation: NDArray[Any],
+        action: IntArray,
+        target: torch.Tensor,
+        weight: torch.Tensor | float = 1.0,
+    ) -> UpdateResult:
+        """Compute the gradient of the weighted mean Huber loss between Q and fixed targets, ``[B]``."""
+        q_values: torch.Tensor = self.network(torch.from_numpy(observation))
+        q_taken = q_values.gather(1, torch.from_numpy(action)[:, None]).squeeze(1)
         loss = (weight * huber_loss(q_taken, target, reduction="none")).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._config.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.max_grad_norm)
-        self.optimizer.step()
-        self.num_updates += 1
-        self._update_target()
         td_error = (target - q_taken.detach()).numpy()
         return UpdateResult(td_error, float(loss.detach()))
 
-    def _q_taken(self, batch: Batch) -> torch.Tensor:
-        q_values: torch.Tensor = self.network(torch.from_numpy(batch.observation))
-        return q_values.gather(1, torch.from_numpy(batch.action)[:, None]).squeeze(1)
+    def take_step(self) -> None:
+        """Step the unmodified optimizer on the private network."""
+        self.optimizer.step()
+        self.num_updates += 1
+
+    def write(self) -> None:
+        """Apply what the step changed to the master, as the writer does it."""
+        if self._writer is not None:
+            self._writer.apply(self.vector)
+
+    @torch.no_grad()
+    def target_values(self, observation: NDArray[Any]) -> FloatArray:
+        """Return max_a Q_target ``[B]`` of observations ``[B, ...]``."""
+        q_values: torch.Tensor = self.target_network(torch.from_numpy(observation))
+        values: FloatArray = q_values.max(dim=1).values.numpy()
+        return values
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> torch.Tensor:
@@ -100,13 +147,16 @@ class Learner:
         discount = torch.from_numpy(batch.bootstrap_discount)
         return torch.from_numpy(batch.n_step_return) + discount * next_value
 
-    def _update_target(self) -> None:
-        """Copy the weights to the target network every so many updates, or move it a little."""
+    def update_target(self) -> None:
+        """Copy the weights to the target network every so many own updates, or move it a little."""
         period = self._config.target_update
         if period < 1:
             self.target_vector += np.float32(period) * (self.vector - self.target_vector)
+            self.num_target_copies += 1
         elif self.num_updates % int(period) == 0:
-            np.copyto(self.target_vector, self.vector)
-        else:
-            return
+            self.copy_to_target()
+
+    def copy_to_target(self) -> None:
+        """Copy the weights to the target network."""
+        np.copyto(self.target_vector, self.vector)
         self.num_target_copies += 1
