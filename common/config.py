@@ -45,6 +45,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Choices that have a use only where rows are sampled from replay, or where epsilon decays on a line.
+REPLAY_OPTIONS = (
+    "n_step",
+    "double",
+    "batch_size",
+    "target_update",
+    "replay_ratio",
+    "replay_capacity",
+    "warmup_env_steps",
+    "prioritized",
+    "priority_exponent",
+    "importance_exponent",
+)
+EPSILON_OPTIONS = ("epsilon_start", "epsilon_end", "epsilon_decay_env_steps")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The choices that every strategy shares. A strategy's own ``Config`` adds what only it has."""
@@ -143,11 +159,17 @@ class Config:
         """Whether nobody waits for a replay ratio."""
         return self.replay_ratio == "free"
 
-    def owed_updates(self, env_steps: int) -> float:
-        """Return the updates that the replay ratio asks for by this env step."""
+    def owed_updates(self, env_steps: int, sharers: int = 1) -> float:
+        """Return the updates that the replay ratio asks for by this env step.
+
+        Args:
+            env_steps: of all workers, or of one of those that share the warm-up.
+            sharers: workers among which the warm-up is divided.
+        """
+        warmup_env_steps = self.warmup_env_steps / sharers
         if self.replay_ratio == "free":
-            return math.inf if env_steps >= self.warmup_env_steps else 0.0
-        return float(self.replay_ratio) * max(0, env_steps - self.warmup_env_steps)
+            return math.inf if env_steps >= warmup_env_steps else 0.0
+        return float(self.replay_ratio) * max(0.0, env_steps - warmup_env_steps)
 
 
 def changed(name: str, default: Any) -> Any:
@@ -184,6 +206,9 @@ def spell(name: str) -> str:
 
 def _check_value(item: dataclasses.Field[Any], value: Any) -> None:
     limits = item.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        allowed = ", ".join(limits["choices"])
+        raise ConfigError(f"{spell(item.name)} {value!r} is not allowed; it is one of {allowed}")
     if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return
     if isinstance(value, float) and not math.isfinite(value):

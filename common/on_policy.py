@@ -1,4 +1,7 @@
-"""The optimizer step of the strategies that learn from each trajectory once and keep no target network."""
+"""The optimizer step of the strategies that learn from a trajectory and forget it.
+
+There is no replay and no target network.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,17 @@ import numpy as np
 import torch
 
 from common.acting import NetworkSpec, parameter_views
+from common.audit import MasterWriter
 from common.config import Config
 from common.network import QNetwork
 from common.processes import limit_torch_threads
-from common.types import FloatArray
 
 MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def adam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer that every strategy uses unless its paper asks for another."""
-    return torch.optim.Adam(
-        parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True
-    )
+    return torch.optim.Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True)
 
 
 def radam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -40,21 +41,21 @@ class OnPolicyLearner:
     Args:
         config: choices.
         spec: the network's shape.
-        weights: ``[P]`` first weights; copied.
+        writer: this process's way to the master, which nobody else writes.
         make_optimizer: ``adam`` or ``radam``.
-        batch_size: observations of one forward pass, for the warm-up.
     """
 
     def __init__(
         self,
         config: Config,
         spec: NetworkSpec,
-        weights: FloatArray,
+        writer: MasterWriter,
         make_optimizer: MakeOptimizer,
-        batch_size: int,
     ) -> None:
         limit_torch_threads()
-        self.vector = weights.copy()
+        self._writer = writer
+        self.vector = np.empty(spec.num_parameters, dtype=np.float32)
+        writer.read_into(self.vector)
         self.network = QNetwork(spec, self.vector)
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
@@ -66,7 +67,7 @@ class OnPolicyLearner:
             parameter.grad = torch.from_numpy(views[name])
         self.optimizer = make_optimizer(config, [self._flat])
         self._learning_rate = config.learning_rate
-        self._warm_up(spec, batch_size)
+        self._warm_up(spec, config.batch_size)
 
     def _warm_up(self, spec: NetworkSpec, batch_size: int) -> None:
         """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
@@ -84,6 +85,8 @@ class OnPolicyLearner:
         if self._max_grad_norm is not None and norm > self._max_grad_norm:
             gradient.mul_(self._max_grad_norm / norm)
         self.optimizer.step()
+        self._writer.apply(self.vector)
+        self._writer.read_into(self.vector)
         self.num_updates += 1
         return norm
 

@@ -119,8 +119,16 @@ class Rollout:
         length = self._row
         self._rows.observation[length] = observation
         self._row = self.num_env_steps = 0
-        head, *rest = self._rows
-        return Trajectory(head[: length + 1], *(array[:length] for array in rest))
+        return Trajectory(
+            observation=self._rows.observation[: length + 1],
+            action=self._rows.action[:length],
+            action_probability=self._rows.action_probability[:length],
+            reward=self._rows.reward[:length],
+            terminated=self._rows.terminated[:length],
+            truncated=self._rows.truncated[:length],
+            valid=self._rows.valid[:length],
+            weights_version=self._rows.weights_version[:length],
+        )
 
 
 class TrajectoryQueue:
@@ -137,7 +145,7 @@ class TrajectoryQueue:
         self.length, self.capacity = length, capacity
         # An actor publishes whole trajectories, one row late: that row's observation is what the last
         # step led to. The buffer adds a guard band of several chunks, so unread rows are never reused.
-        rows = max(capacity * length * config.envs_per_worker, config.batch_size)
+        rows = max(capacity * length * config.num_lanes, config.batch_size)
         self.config = dataclasses.replace(
             config, chunk_steps=length, n_step=1, replay_capacity=rows, prioritized=False
         )

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from common.acting import ActingNetwork
+from common.audit import MasterWriter, SharedMaster
+from common.config import EPSILON_OPTIONS, REPLAY_OPTIONS, ConfigError, changed, option
 from common.config import Config as CommonConfig
-from common.config import ConfigError, changed, option
 from common.envs import make_lanes
 from common.experience import SegmentWriter
 from common.policy import boltzmann
@@ -83,22 +84,7 @@ TRAITS = Traits(
     single_process=False,
     ratios=("derived",),
     roles=("actor", "learner"),
-    unused_options=(
-        "n_step",
-        "double",
-        "batch_size",
-        "target_update",
-        "replay_ratio",
-        "replay_capacity",
-        "warmup_env_steps",
-        "prioritized",
-        "priority_exponent",
-        "importance_exponent",
-        "epsilon_start",
-        "epsilon_end",
-        "epsilon_decay_env_steps",
-        "chunk_steps",
-    ),
+    unused_options=(*REPLAY_OPTIONS, *EPSILON_OPTIONS, "chunk_steps"),
 )
 
 
@@ -135,12 +121,13 @@ def actor(
     lanes.close()
 
 
-def learner(config: Config, probe: Probe, queue: TrajectoryQueue, weights: SharedWeights) -> None:
+def learner(
+    config: Config, probe: Probe, queue: TrajectoryQueue, weights: SharedWeights, master: SharedMaster
+) -> None:
     """Learn, sync, until told to stop. The only writer of the weights."""
     from common.on_policy import OnPolicyLearner, adam
 
-    rows = (config.rollout_length + 1) * config.envs_per_worker
-    trainer = OnPolicyLearner(config, weights.spec, weights.latest()[0], adam, rows)
+    trainer = OnPolicyLearner(config, weights.spec, MasterWriter(master), adam)
     while not probe.should_stop():
         # learn
         trajectory = queue.take(probe)
@@ -196,7 +183,7 @@ def impala_loss(config: Config, network: Any, trajectory: Trajectory) -> Tensor:
     policy_loss = -torch.from_numpy(corrected.advantages) * log_taken
     value_loss = 0.5 * (torch.from_numpy(corrected.targets) - value[:-1]).square()
     entropy = -(log_policy.exp() * log_policy).sum(dim=2)
-    loss = policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy
+    loss: Tensor = policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy
     return loss[torch.from_numpy(trajectory.valid)].mean()
 
 
@@ -207,7 +194,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
     shared = Shared(config)
     queue = TrajectoryQueue(config, shared.info, config.rollout_length, config.queue_trajectories)
-    roles = [Role("learner", 0, learner, (queue, shared.weights))]
+    roles = [Role("learner", 0, learner, (queue, shared.weights, shared.master))]
     roles += [
         Role("actor", worker, actor, (queue, shared.weights, worker))
         for worker in range(config.workers)

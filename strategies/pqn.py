@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from common.acting import ActingNetwork
+from common.audit import MasterWriter, SharedMaster
+from common.config import REPLAY_OPTIONS, changed, option
 from common.config import Config as CommonConfig
-from common.config import changed, option
 from common.envs import EnvInfo, make_lanes
 from common.policy import epsilon_greedy, linear_epsilon
 from common.processes import Role, random_stream
@@ -74,23 +75,13 @@ TRAITS = Traits(
     single_process=True,
     ratios=("derived",),
     roles=("actor_learner",),
-    unused_options=(
-        "n_step",
-        "double",
-        "batch_size",
-        "target_update",
-        "replay_ratio",
-        "replay_capacity",
-        "warmup_env_steps",
-        "prioritized",
-        "priority_exponent",
-        "importance_exponent",
-        "chunk_steps",
-    ),
+    unused_options=(*REPLAY_OPTIONS, "chunk_steps"),
 )
 
 
-def actor_learner(config: Config, probe: Probe, info: EnvInfo, weights: SharedWeights) -> None:
+def actor_learner(
+    config: Config, probe: Probe, info: EnvInfo, weights: SharedWeights, master: SharedMaster
+) -> None:
     """Act, observe, learn, sync, until told to stop."""
     from common.on_policy import OnPolicyLearner, radam
 
@@ -98,7 +89,7 @@ def actor_learner(config: Config, probe: Probe, info: EnvInfo, weights: SharedWe
     exploration = np.random.default_rng(random_stream(config.seed, "exploration"))
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     rollout = Rollout(config.rollout_length, config.envs_per_worker, info)
-    learner = OnPolicyLearner(config, weights.spec, weights.latest()[0], radam, config.num_lanes)
+    learner = OnPolicyLearner(config, weights.spec, MasterWriter(master), radam)
     network = ActingNetwork(weights.spec, learner.vector)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):
@@ -179,9 +170,7 @@ def q_lambda_targets(config: Config, network: Any, rollout: Trajectory) -> Tenso
     )
 
 
-def minibatches(
-    config: Config, rollout: Trajectory, draws: np.random.Generator
-) -> Iterator[IntArray]:
+def minibatches(config: Config, rollout: Trajectory, draws: np.random.Generator) -> Iterator[IntArray]:
     """Yield the places of transitions, each once an epoch; rows that are none are left out."""
     places = np.flatnonzero(rollout.valid)
     for _ in range(config.epochs):
@@ -201,5 +190,5 @@ def pqn_loss(q_values: Tensor, action: Tensor, target: Tensor) -> Tensor:
 def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
     shared = Shared(config)
-    roles = [Role("actor_learner", 0, actor_learner, (shared.info, shared.weights))]
+    roles = [Role("actor_learner", 0, actor_learner, (shared.info, shared.weights, shared.master))]
     return run_roles(config, probe, roles, shared)
