@@ -149,14 +149,32 @@ class Learner:
 
     def update_target(self) -> None:
         """Copy the weights to the target network every so many own updates, or move it a little."""
+        self.move_target()
+        period = self._config.target_update
+        if period >= 1 and self.num_updates % int(period) == 0:
+            self._copy_to_target()
+
+    def move_target(self) -> None:
+        """Move the target network towards the weights, if ``target_update`` is a Polyak rate."""
+        rate = self._config.target_update
+        if rate < 1:
+            self.target_vector += np.float32(rate) * (self.vector - self.target_vector)
+            self.num_target_copies += 1
+
+    def copy_target_at(self, env_steps: int) -> None:
+        """Copy the weights to the target network if ``env_steps`` over all workers passed a threshold.
+
+        With several writers nobody's own updates are a common clock. The thresholds are as many env
+        steps apart as it takes all of them to do ``target_update`` updates.
+        """
         period = self._config.target_update
         if period < 1:
-            self.target_vector += np.float32(period) * (self.vector - self.target_vector)
-            self.num_target_copies += 1
-        elif self.num_updates % int(period) == 0:
-            self.copy_to_target()
+            return
+        copies = int(self._config.owed_updates(env_steps) // int(period))
+        if copies > self.num_target_copies:
+            self._copy_to_target()
+            self.num_target_copies = copies
 
-    def copy_to_target(self) -> None:
-        """Copy the weights to the target network."""
+    def _copy_to_target(self) -> None:
         np.copyto(self.target_vector, self.vector)
         self.num_target_copies += 1

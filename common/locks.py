@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+from common.telemetry import Probe
 
 LOCK_TIMEOUT_SECONDS = 10.0
 STOPPING_TIMEOUT_SECONDS = 0.5
@@ -45,12 +46,13 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
     Args:
         file: the lock's file, or None for a lock that guards nothing.
-        is_stopping: while it says so, the lock is waited for only a moment longer.
+        probe: where waits are counted and timed, and where a stop is seen: then the lock is waited for
+            only a moment longer.
     """
 
-    def __init__(self, file: LockFile | None, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, file: LockFile | None, probe: Probe | None = None) -> None:
         self._file: IO[bytes] | None = None if file is None else file.path.open("r+b")
-        self._is_stopping = is_stopping
+        self._probe = probe
         self.num_waits = 0
 
     def __enter__(self) -> Self:
@@ -62,12 +64,16 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
         if self._file is None or _try_lock(self._file):
             return self
         self.num_waits += 1
-        began = time.perf_counter()
+        began_ns = time.perf_counter_ns()
         while not _try_lock(self._file):
-            limit = STOPPING_TIMEOUT_SECONDS if self._is_stopping() else LOCK_TIMEOUT_SECONDS
-            if time.perf_counter() - began > limit:
+            stopping = self._probe is not None and self._probe.is_stopping
+            limit = STOPPING_TIMEOUT_SECONDS if stopping else LOCK_TIMEOUT_SECONDS
+            if time.perf_counter_ns() - began_ns > limit * 1e9:
                 raise TimeoutError(f"the lock was not free for {limit} seconds")
             time.sleep(RETRY_SECONDS)
+        if self._probe is not None:
+            self._probe.count("lock_waits")
+            self._probe.waited_since(began_ns)
         return self
 
     def __exit__(

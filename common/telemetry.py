@@ -251,6 +251,12 @@ class Probe:
         self._words[WORD[activity]] += now - self._last_ns
         self._last_ns = now
 
+    def waited_since(self, began_ns: int) -> None:
+        """Book the time since ``began_ns`` as waiting, apart from the activity it interrupted."""
+        waited = time.perf_counter_ns() - began_ns
+        self._words[WORD["wait"]] += waited
+        self._last_ns += waited
+
     def wait(self, activity: str = "wait") -> None:
         """Sleep a fraction of a millisecond because another process has to go first."""
         time.sleep(WAIT_SECONDS)
