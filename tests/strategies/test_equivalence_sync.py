@@ -1,8 +1,8 @@
 """`sync` against its parent, and against itself.
 
-With one worker and a chunk of one step, `sync` does in two processes what `vector` does in one: the same
-actions with the same random numbers, the same rows, the same updates in between. So the final weights
-are the same bit for bit, not only nearly so.
+With one worker and a chunk of one step, `sync` does in two processes what `vector` does in one: the
+same actions with the same random numbers, the same rows, the same updates in between. So the final
+weights are the same bit for bit, not only nearly so.
 """
 
 from __future__ import annotations
