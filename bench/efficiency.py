@@ -19,6 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
+from common.audit import MasterWriter, SharedMaster
 from common.config import Config
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.processes import Role, random_stream
@@ -33,7 +34,11 @@ NEVER = 10**12
 
 
 def bare_learner(
-    config: Config, probe: Probe, buffer: ExperienceBuffer, weights: SharedWeights
+    config: Config,
+    probe: Probe,
+    buffer: ExperienceBuffer,
+    weights: SharedWeights,
+    master: SharedMaster,
 ) -> None:
     """Sample, gather, update and write priorities on a full buffer that nobody writes."""
     from common.learner import Learner
@@ -42,7 +47,7 @@ def bare_learner(
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
     replay.take_in()
-    trainer = Learner(config, weights.spec, weights.latest()[0])
+    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
     while not probe.should_stop():
         batch = replay.sample()
         result = trainer.update(batch, 0)
@@ -94,7 +99,7 @@ def run_learner(config: apex.Config) -> RunResult:
     """Run the same update without actors."""
     shared = Shared(config)
     buffer = ExperienceBuffer(config, shared.info)
-    roles = [Role("learner", 0, bare_learner, (buffer, shared.weights))]
+    roles = [Role("learner", 0, bare_learner, (buffer, shared.weights, shared.master))]
     return run_roles(config, RunProbe(), roles, shared, buffer)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.audit import round_to_lattice
 from common.config import Config
 from common.envs import EnvInfo
 from common.types import FloatArray
@@ -138,7 +139,7 @@ def initial_weights(spec: NetworkSpec, seed: int) -> FloatArray:
     """Return the first weights ``[P]``: the same for the same seed in every strategy.
 
     Uniform in +-1/sqrt(fan-in) for weights and biases, torch's own default for these layers; layer
-    normalisation starts as the identity.
+    normalisation starts as the identity. On the audit's lattice, so that the audit changes no start.
     """
     generator = np.random.default_rng(np.random.SeedSequence([seed, 0]))
     vector = np.zeros(spec.num_parameters, dtype=np.float32)
@@ -150,7 +151,7 @@ def initial_weights(spec: NetworkSpec, seed: int) -> FloatArray:
         if name.endswith(".weight"):
             bound = 1 / math.sqrt(math.prod(view.shape[1:]))
         view[...] = generator.uniform(-bound, bound, view.shape)
-    return vector
+    return round_to_lattice(vector)
 
 
 class ActingNetwork:

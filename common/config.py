@@ -62,6 +62,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Choices that have a use only where rows are sampled from replay, or where epsilon decays on a line.
+REPLAY_OPTIONS = (
+    "n_step",
+    "double",
+    "batch_size",
+    "target_update",
+    "replay_ratio",
+    "replay_capacity",
+    "warmup_env_steps",
+    "prioritized",
+    "priority_exponent",
+    "importance_exponent",
+)
+EPSILON_OPTIONS = ("epsilon_start", "epsilon_end", "epsilon_decay_env_steps")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """The choices that every strategy shares. A strategy's own ``Config`` adds what only it has."""
@@ -78,6 +94,8 @@ class Config:
         False, "Stop after three evaluations in a row at or above the environment's threshold."
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
+
+    audit: bool = option(True, "Count every overwritten write, exactly.")
 
     hidden_size: int = option(128, "Width of the two hidden layers.", at_least=1)
     layer_norm: bool = option(False, "Layer normalisation before each hidden ReLU.")
@@ -164,11 +182,17 @@ class Config:
         """Whether nobody waits for a replay ratio."""
         return self.replay_ratio == "free"
 
-    def owed_updates(self, env_steps: int) -> float:
-        """Return the updates that the replay ratio asks for by this env step."""
+    def owed_updates(self, env_steps: int, sharers: int = 1) -> float:
+        """Return the updates that the replay ratio asks for by this env step.
+
+        Args:
+            env_steps: of all workers, or of one of those that share the warm-up.
+            sharers: workers among which the warm-up is divided.
+        """
+        warmup_env_steps = self.warmup_env_steps / sharers
         if self.replay_ratio == "free":
-            return math.inf if env_steps >= self.warmup_env_steps else 0.0
-        return float(self.replay_ratio) * max(0, env_steps - self.warmup_env_steps)
+            return math.inf if env_steps >= warmup_env_steps else 0.0
+        return float(self.replay_ratio) * max(0.0, env_steps - warmup_env_steps)
 
 
 def changed(name: str, default: Any) -> Any:

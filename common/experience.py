@@ -18,6 +18,7 @@ learner's way of taking rows is what makes the strategies differ: sampled many t
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class ExperienceBuffer:
 
     def __init__(self, config: Config, info: EnvInfo) -> None:
         self.num_workers = config.workers
+        self._workers = slice(None)
         self.num_lanes = config.envs_per_worker
         # Rows that the worker may overwrite at any moment are not sampled. The band is some chunks
         # wide, since the worker goes on while the learner copies; a copy is checked again all the same.
@@ -95,19 +97,25 @@ class ExperienceBuffer:
         return self.num_bytes / (self.num_workers * self.num_rows * self.num_lanes)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
+        return self._arrays[name][self._workers]
+
+    def segment(self, worker: int) -> ExperienceBuffer:
+        """Return one worker's segment as a buffer of one worker, on the same memory."""
+        own = copy.copy(self)
+        own.num_workers, own._workers = 1, slice(worker, worker + 1)
+        return own
 
     def published(self, worker: int) -> int:
         """Return the number of rows that a worker has published since the start."""
-        return int(self._arrays["header"][worker, PUBLISHED])
+        return int(self["header"][worker, PUBLISHED])
 
     def writing(self, worker: int) -> int:
         """Return the number of rows that a worker has begun since the start."""
-        return int(self._arrays["header"][worker, WRITING])
+        return int(self["header"][worker, WRITING])
 
     def env_steps_before(self, worker: int, row: int) -> int:
         """Return the env steps of a worker in the rows before ``row`` (which must still be there)."""
-        return int(self._arrays["env_steps_before"][worker, row % self.num_rows])
+        return int(self["env_steps_before"][worker, row % self.num_rows])
 
     def env_steps_until(self, worker: int, row: int) -> int:
         """Return the env steps of a worker in the rows before ``row``, counted from the rows.
@@ -116,7 +124,7 @@ class ExperienceBuffer:
         """
         if row == 0:
             return 0
-        valid = self._arrays["valid"][worker, (row - 1) % self.num_rows]
+        valid = self["valid"][worker, (row - 1) % self.num_rows]
         return self.env_steps_before(worker, row - 1) + int(valid.sum())
 
 

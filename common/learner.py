@@ -6,18 +6,20 @@ them is where its batch comes from and where its weights go.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import huber_loss
 
 from common.acting import NetworkSpec
+from common.audit import MasterWriter
 from common.config import Config
 from common.network import QNetwork
-from common.policy import linear_decay
+from common.optimizer import SharedOptimizerState, make_optimizer, set_step_size
 from common.processes import limit_torch_threads
-from common.types import Batch, FloatArray
+from common.types import Batch, FloatArray, IntArray
 
 
 class UpdateResult(NamedTuple):
@@ -32,30 +34,39 @@ class UpdateResult(NamedTuple):
     loss: float
 
 
-def make_optimizer(config: Config, network: QNetwork) -> torch.optim.Optimizer:
-    """Return the optimizer that every strategy uses unless its paper asks for another."""
-    return torch.optim.Adam(
-        network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
-    )
-
-
 class Learner:
     """The network, its target network and its optimizer. Belongs to one process.
+
+    The network is private: an update reads the master into it, steps it, and writes the difference
+    back. ``update`` does all of it, for a process that writes alone; the strategies in which several
+    write call the parts, so that their file shows what happens between them.
 
     Args:
         config: choices.
         spec: the network's shape.
         weights: ``[P]`` first weights; copied.
+        writer: this process's way to the master; None keeps the weights private and unaudited.
+        optimizer: ``adam`` or ``rmsprop``.
+        shared_state: the optimizer's state, if other processes step it too.
     """
 
-    def __init__(self, config: Config, spec: NetworkSpec, weights: FloatArray) -> None:
+    def __init__(
+        self,
+        config: Config,
+        spec: NetworkSpec,
+        weights: FloatArray,
+        writer: MasterWriter | None = None,
+        optimizer: str = "adam",
+        shared_state: SharedOptimizerState | None = None,
+    ) -> None:
         limit_torch_threads()
         self._config = config
+        self._writer = writer
         self.vector = weights.copy()
         self.target_vector = weights.copy()
         self.network = QNetwork(spec, self.vector)
         self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
-        self.optimizer = make_optimizer(config, self.network)
+        self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
         self.num_updates = 0
         self.num_target_copies = 0
         self._warm_up(spec)
@@ -74,37 +85,59 @@ class Learner:
             batch: what to learn from.
             env_steps: the global clock, for the schedule of the step size.
         """
-        self._set_learning_rate(env_steps)
-        q_taken = self._q_taken(batch)
-        target = self._target(batch)
+        self.read()
+        result = self.compute_gradient(batch)
+        self.take_step(env_steps)
+        self.write()
+        self.read()
+        self.update_target()
+        return result
+
+    def read(self) -> None:
+        """Copy the master's weights into the private network."""
+        if self._writer is not None:
+            self._writer.read_into(self.vector)
+
+    def compute_gradient(self, batch: Batch) -> UpdateResult:
+        """Compute the gradient of a replayed batch at the private network's weights."""
         weight = torch.from_numpy(batch.importance_weight)
+        return self.gradient_towards(batch.observation, batch.action, self._target(batch), weight)
+
+    def gradient_towards(
+        self,
+        observation: NDArray[Any],
+        action: IntArray,
+        target: torch.Tensor,
+        weight: torch.Tensor | float = 1.0,
+    ) -> UpdateResult:
+        """Compute the gradient of the weighted mean Huber loss between Q and fixed targets, ``[B]``."""
+        q_values: torch.Tensor = self.network(torch.from_numpy(observation))
+        q_taken = q_values.gather(1, torch.from_numpy(action)[:, None]).squeeze(1)
         loss = (weight * huber_loss(q_taken, target, reduction="none")).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self._config.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.max_grad_norm)
-        self.optimizer.step()
-        self.num_updates += 1
-        self._update_target()
         td_error = (target - q_taken.detach()).numpy()
         return UpdateResult(td_error, float(loss.detach()))
 
-    def _set_learning_rate(self, env_steps: int) -> None:
-        config = self._config
-        if config.learning_rate_end is None:
-            return
-        rate = linear_decay(
-            env_steps,
-            config.learning_rate,
-            config.learning_rate_end,
-            config.learning_rate_decay_env_steps,
-        )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+    def take_step(self, env_steps: int = 0) -> None:
+        """Step the unmodified optimizer on the private network, with the step size of the schedule."""
+        set_step_size(self.optimizer, self._config, env_steps)
+        self.optimizer.step()
+        self.num_updates += 1
 
-    def _q_taken(self, batch: Batch) -> torch.Tensor:
-        q_values: torch.Tensor = self.network(torch.from_numpy(batch.observation))
-        return q_values.gather(1, torch.from_numpy(batch.action)[:, None]).squeeze(1)
+    def write(self) -> None:
+        """Apply what the step changed to the master, as the writer does it."""
+        if self._writer is not None:
+            self._writer.apply(self.vector)
+
+    @torch.no_grad()
+    def target_values(self, observation: NDArray[Any]) -> FloatArray:
+        """Return max_a Q_target ``[B]`` of observations ``[B, ...]``."""
+        q_values: torch.Tensor = self.target_network(torch.from_numpy(observation))
+        values: FloatArray = q_values.max(dim=1).values.numpy()
+        return values
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> torch.Tensor:
@@ -120,13 +153,34 @@ class Learner:
         discount = torch.from_numpy(batch.bootstrap_discount)
         return torch.from_numpy(batch.n_step_return) + discount * next_value
 
-    def _update_target(self) -> None:
-        """Copy the weights to the target network every so many updates, or move it a little."""
+    def update_target(self) -> None:
+        """Copy the weights to the target network every so many own updates, or move it a little."""
+        self.move_target()
+        period = self._config.target_update
+        if period >= 1 and self.num_updates % int(period) == 0:
+            self._copy_to_target()
+
+    def move_target(self) -> None:
+        """Move the target network towards the weights, if ``target_update`` is a Polyak rate."""
+        rate = self._config.target_update
+        if rate < 1:
+            self.target_vector += np.float32(rate) * (self.vector - self.target_vector)
+            self.num_target_copies += 1
+
+    def copy_target_at(self, env_steps: int) -> None:
+        """Copy the weights to the target network if ``env_steps`` over all workers passed a threshold.
+
+        With several writers nobody's own updates are a common clock. The thresholds are as many env
+        steps apart as it takes all of them to do ``target_update`` updates.
+        """
         period = self._config.target_update
         if period < 1:
-            self.target_vector += np.float32(period) * (self.vector - self.target_vector)
-        elif self.num_updates % int(period) == 0:
-            np.copyto(self.target_vector, self.vector)
-        else:
             return
+        copies = int(self._config.owed_updates(env_steps) // int(period))
+        if copies > self.num_target_copies:
+            self._copy_to_target()
+            self.num_target_copies = copies
+
+    def _copy_to_target(self) -> None:
+        np.copyto(self.target_vector, self.vector)
         self.num_target_copies += 1

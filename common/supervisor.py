@@ -24,10 +24,12 @@ import psutil
 
 from common.acting import NetworkSpec, initial_weights, network_spec
 from common.checkpoint import save_model
+from common.audit import AuditReader, SharedMaster
 from common.config import Config
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_episodes
 from common.experience import ExperienceBuffer
+from common.optimizer import SharedOptimizerState
 from common.processes import Role, random_stream, run_child
 from common.telemetry import ACTIVITIES, COUNTERS, WORD, NullObserver, Observer, Probe, Telemetry
 from common.types import Evaluation, FloatArray, RoleReport, RunResult
@@ -58,12 +60,33 @@ class RunProbe:
 
 
 class Shared:
-    """What every strategy shares: the environment's description, the network's shape, the weights."""
+    """What every strategy shares: the environment's description, the network's shape, the weights.
 
-    def __init__(self, config: Config) -> None:
+    ``master`` is what optimizer steps are written to and counted in; ``weights`` is what is published
+    from it for those who only read.
+
+    Args:
+        config: choices.
+        num_writers: processes that write the master.
+        shared_optimizer: the optimizer whose state the writers share, if they do.
+    """
+
+    def __init__(
+        self, config: Config, num_writers: int = 1, shared_optimizer: str | None = None
+    ) -> None:
         self.info: EnvInfo = inspect_env(config.env_id)
         self.spec: NetworkSpec = network_spec(config, self.info)
-        self.weights = SharedWeights(self.spec, initial_weights(self.spec, config.seed))
+        initial = initial_weights(self.spec, config.seed)
+        self.weights = SharedWeights(self.spec, initial)
+        self.master = SharedMaster(initial, num_writers, config.audit)
+        self.optimizer_state: SharedOptimizerState | None = None
+        if shared_optimizer is not None:
+            self.optimizer_state = SharedOptimizerState(self.spec, shared_optimizer)
+
+    def latest(self) -> FloatArray:
+        """Return the newest weights ``[P]``; whole only while nobody writes."""
+        written = self.master.updates_issued > 0
+        return self.master.vector() if written else self.weights.latest()[0]
 
 
 @dataclass
@@ -99,6 +122,7 @@ class _Supervisor:
         self._config, self._probe, self._shared, self._buffer = config, probe, shared, buffer
         self._roles = roles
         self._telemetry = Telemetry(len(roles))
+        self._audit = AuditReader(shared.master)
         self._record = EvaluationRecord(shared.info.reward_threshold)
         self._children: list[_Child] = []
         self._interrupts = 0
@@ -265,7 +289,7 @@ class _Supervisor:
         return False
 
     def _evaluate(self, training_seconds: float) -> None:
-        vector, _ = self._shared.weights.latest()
+        vector = self._shared.latest()
         number = len(self._record.evaluations)
         returns = self._play(vector, self._config.evaluation_episodes, number)
         if returns is None:
@@ -312,6 +336,7 @@ class _Supervisor:
                 child.report.peak_rss_mib = max(child.report.peak_rss_mib, rss)
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
+            self._audit.sample_if_due()
             self._probe.observer.on_tick(
                 self._telemetry.total("env_steps"),
                 self._telemetry.total("updates"),
@@ -320,7 +345,7 @@ class _Supervisor:
             )
 
     def _collect(self) -> RunResult:
-        vector, _ = self._shared.weights.latest()
+        vector = self._shared.latest()
         final = None
         if self._stop_reason in (None, "completed"):
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
@@ -344,10 +369,20 @@ class _Supervisor:
             shared_mib=self._shared_mib(),
             in_flight_at_end=self._in_flight(),
             roles=self._reports(),
+            audit=self._audit_report(),
+            gradient_staleness=self._telemetry.quantiles("gradient_staleness"),
             **self._windows(),
         )
         result.models_saved = self._save_models(result)
         return result
+
+    def _audit_report(self) -> dict[str, Any] | None:
+        if self._shared.master.updates_issued == 0:
+            return None
+        state = self._shared.optimizer_state
+        if state is None:
+            return self._audit.report()
+        return self._audit.report(state.describe(self._shared.master.updates_issued))
 
     def _evaluation_now(self, returns: tuple[float, ...]) -> Evaluation:
         return Evaluation(
@@ -382,6 +417,9 @@ class _Supervisor:
 
     def _shared_mib(self) -> float:
         num_bytes = self._shared.weights.num_bytes + self._telemetry.arrays.num_bytes
+        num_bytes += self._shared.master.num_bytes
+        if self._shared.optimizer_state is not None:
+            num_bytes += self._shared.optimizer_state.num_bytes
         if self._buffer is not None:
             num_bytes += self._buffer.num_bytes
         return num_bytes / 2**20

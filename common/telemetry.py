@@ -31,6 +31,7 @@ COUNTERS = (
     "target_copies",
     "weights_version",
     "lag_sum",
+    "lock_waits",
 )
 MARKS = (
     "heartbeat_ns",
@@ -54,12 +55,18 @@ ACTIVITIES = (
     "priorities",
     "publish",
     "wait",
+    "barrier",
     "held",
 )
 WORD = {name: i for i, name in enumerate((*COUNTERS, *MARKS, *ACTIVITIES))}
 WORDS_PER_ROLE = -(-len(WORD) // 8) * 8  # whole cache lines: no two writers share one
 CONTROL = {"stop": 0, "pause": 1, "evaluations_done": 2}
 EPISODES_KEPT = 256
+
+# A histogram has one bin for each whole number; the last holds everything above.
+HISTOGRAMS = ("gradient_staleness",)
+HISTOGRAM_BINS = 1024
+QUANTILES = {"p50": 0.5, "p95": 0.95}
 
 HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
@@ -74,11 +81,13 @@ class Telemetry:
     def __init__(self, num_roles: int) -> None:
         # words: row i is written by process i alone and read by everybody. episodes: a ring of the
         # last (return, length) per process, written before the process advances its word "episodes".
+        # histograms: row i is written by process i alone and read by the supervisor.
         # control: written by the supervisor alone, read by everybody between two steps.
         self.arrays = SharedArrays(
             {
                 "words": ((num_roles, WORDS_PER_ROLE), np.int64),
                 "episodes": ((num_roles, EPISODES_KEPT, 2), np.float64),
+                "histograms": ((num_roles, len(HISTOGRAMS), HISTOGRAM_BINS), np.int64),
                 "control": ((len(CONTROL),), np.int64),
             }
         )
@@ -94,6 +103,16 @@ class Telemetry:
     def set_control(self, name: str, value: int) -> None:
         """Set a flag. Only the supervisor calls it."""
         self.arrays["control"][CONTROL[name]] = value
+
+    def quantiles(self, histogram: str) -> dict[str, int] | None:
+        """Return p50, p95 and max of one histogram over all processes; None if it is empty."""
+        counts = self.arrays["histograms"][:, HISTOGRAMS.index(histogram)].sum(axis=0)
+        total = int(counts.sum())
+        if total == 0:
+            return None
+        upto = np.cumsum(counts)
+        at = {name: int(np.searchsorted(upto, share * total)) for name, share in QUANTILES.items()}
+        return {**at, "max": int(np.flatnonzero(counts)[-1])}
 
     def last_returns(self, count: int) -> list[float]:
         """Return the returns of the last training episodes, at most ``count`` in all.
@@ -141,10 +160,11 @@ class Probe:
         self._words = self._all_words[self._role]
         self._control = memoryview(control)
         self._episodes = arrays["episodes"][self._role]
+        self._histograms = arrays["histograms"][self._role]
         self._last_ns = time.perf_counter_ns()
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("_all_words", "_words", "_control", "_episodes", "_last_ns")
+        opened = ("_all_words", "_words", "_control", "_episodes", "_histograms", "_last_ns")
         return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -179,6 +199,21 @@ class Probe:
         words[started] = self._last_ns = time.perf_counter_ns()
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether the supervisor has asked everybody to stop. Never waits."""
+        return self._control[STOP] != 0
+
+    @property
+    def own_env_steps(self) -> int:
+        """Env steps published so far by this process."""
+        return int(self._words[ENV_STEPS])
+
+    @property
+    def own_updates(self) -> int:
+        """Updates so far by this process."""
+        return int(self._words[UPDATES])
+
+    @property
     def env_steps(self) -> int:
         """Env steps published so far over all workers: the clock of every schedule."""
         return sum([words[ENV_STEPS] for words in self._all_words])
@@ -196,6 +231,11 @@ class Probe:
         """Set one of this process's words."""
         self._words[WORD[name]] = value
 
+    def record(self, histogram: str, value: int) -> None:
+        """Add one value to a histogram of this process."""
+        bins = self._histograms[HISTOGRAMS.index(histogram)]
+        bins[min(value, HISTOGRAM_BINS - 1)] += 1
+
     def count_update(self) -> None:
         """Count one optimizer step; the first one opens the steady window."""
         words = self._words
@@ -211,10 +251,16 @@ class Probe:
         self._words[WORD[activity]] += now - self._last_ns
         self._last_ns = now
 
-    def wait(self) -> None:
+    def waited_since(self, began_ns: int) -> None:
+        """Book the time since ``began_ns`` as waiting, apart from the activity it interrupted."""
+        waited = time.perf_counter_ns() - began_ns
+        self._words[WORD["wait"]] += waited
+        self._last_ns += waited
+
+    def wait(self, activity: str = "wait") -> None:
         """Sleep a fraction of a millisecond because another process has to go first."""
         time.sleep(WAIT_SECONDS)
-        self.spent("wait")
+        self.spent(activity)
 
     def record_episodes(self, episodes: list[tuple[float, int]]) -> None:
         """Note finished episodes as (return, length), and empty the list."""

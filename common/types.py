@@ -189,6 +189,8 @@ class RunResult:
         shared_mib: size of all shared arrays, counted once.
         in_flight_at_end: collected but never taken by a learner when the run stopped.
         roles: a report per process.
+        audit: what the update audit counted; None if nothing was written through the shared master.
+        gradient_staleness: p50, p95 and max in updates; None where no gradient can be stale.
     """
 
     status: str
@@ -210,6 +212,8 @@ class RunResult:
     in_flight_at_end: int
     roles: list[RoleReport]
     models_saved: bool = False
+    audit: dict[str, Any] | None = None
+    gradient_staleness: dict[str, int] | None = None
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.acting import ActingNetwork
+from common.audit import MasterWriter, SharedMaster
 from common.config import Config as CommonConfig
 from common.config import changed
 from common.envs import make_lanes
@@ -139,13 +140,19 @@ def actor(
     lanes.close()
 
 
-def learner(config: Config, probe: Probe, buffer: ExperienceBuffer, weights: SharedWeights) -> None:
+def learner(
+    config: Config,
+    probe: Probe,
+    buffer: ExperienceBuffer,
+    weights: SharedWeights,
+    master: SharedMaster,
+) -> None:
     """Learn, sync, until told to stop. The only writer of the weights."""
     from common.learner import Learner
 
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
-    trainer = Learner(config, weights.spec, weights.latest()[0])
+    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
     while not probe.should_stop():
         # learn
         replay.take_in()
@@ -205,7 +212,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
     shared = Shared(config)
     buffer = ExperienceBuffer(config, shared.info)
-    roles = [Role("learner", 0, learner, (buffer, shared.weights))]
+    roles = [Role("learner", 0, learner, (buffer, shared.weights, shared.master))]
     roles += [
         Role("actor", worker, actor, (buffer, shared.weights, worker))
         for worker in range(config.workers)

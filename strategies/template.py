@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from common.audit import SharedMaster
 from common.config import Config as CommonConfig
 from common.experience import ExperienceBuffer
 from common.processes import Role
@@ -62,7 +63,11 @@ TRAITS = Traits(
 
 
 def actor_learner(
-    config: Config, probe: Probe, buffer: ExperienceBuffer, weights: SharedWeights
+    config: Config,
+    probe: Probe,
+    buffer: ExperienceBuffer,
+    weights: SharedWeights,
+    master: SharedMaster,
 ) -> None:
     """Act, observe, learn, sync, until told to stop.
 
@@ -92,5 +97,5 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect. No arithmetic."""
     shared = Shared(config)
     buffer = ExperienceBuffer(config, shared.info)
-    roles = [Role("actor_learner", 0, actor_learner, (buffer, shared.weights))]
+    roles = [Role("actor_learner", 0, actor_learner, (buffer, shared.weights, shared.master))]
     return run_roles(config, probe, roles, shared, buffer)

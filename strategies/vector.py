@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from common.acting import ActingNetwork
+from common.audit import MasterWriter, SharedMaster
 from common.config import Config as CommonConfig
 from common.config import changed
 from common.envs import make_lanes
@@ -80,7 +81,11 @@ TRAITS = Traits(
 
 
 def actor_learner(
-    config: Config, probe: Probe, buffer: ExperienceBuffer, weights: SharedWeights
+    config: Config,
+    probe: Probe,
+    buffer: ExperienceBuffer,
+    weights: SharedWeights,
+    master: SharedMaster,
 ) -> None:
     """Act, observe, learn, sync, until told to stop."""
     from common.learner import Learner
@@ -90,7 +95,7 @@ def actor_learner(
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     writer = SegmentWriter(buffer, 0, config)
     replay = make_replay(config, buffer, draws, probe)
-    learner = Learner(config, weights.spec, weights.latest()[0])
+    learner = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
     network = ActingNetwork(weights.spec, learner.vector)
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
@@ -151,5 +156,5 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
     shared = Shared(config)
     buffer = ExperienceBuffer(config, shared.info)
-    roles = [Role("actor_learner", 0, actor_learner, (buffer, shared.weights))]
+    roles = [Role("actor_learner", 0, actor_learner, (buffer, shared.weights, shared.master))]
     return run_roles(config, probe, roles, shared, buffer)

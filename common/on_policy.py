@@ -1,0 +1,98 @@
+"""The optimizer step of the strategies that learn from a trajectory and forget it.
+
+There is no replay and no target network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from common.acting import NetworkSpec, parameter_views
+from common.audit import MasterWriter
+from common.config import Config
+from common.network import QNetwork
+from common.optimizer import set_step_size
+from common.processes import limit_torch_threads
+
+MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+def adam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer that every strategy uses unless its paper asks for another."""
+    return torch.optim.Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True)
+
+
+def radam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return rectified Adam (Liu et al. 2020)."""
+    return torch.optim.RAdam(
+        parameters, lr=config.learning_rate, eps=config.adam_epsilon, foreach=False
+    )
+
+
+class OnPolicyLearner:
+    """The network and its optimizer. Belongs to one process.
+
+    The optimizer sees one parameter, the flat vector, whose gradient is made of the parameters' own
+    gradients. On so small a network its cost is dispatch per tensor, not arithmetic, and both
+    optimizers here work on each element alone, so the result is the same.
+
+    Args:
+        config: choices.
+        spec: the network's shape.
+        writer: this process's way to the master, which nobody else writes.
+        make_optimizer: ``adam`` or ``radam``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: NetworkSpec,
+        writer: MasterWriter,
+        make_optimizer: MakeOptimizer,
+    ) -> None:
+        limit_torch_threads()
+        self._writer = writer
+        self.vector = np.empty(spec.num_parameters, dtype=np.float32)
+        writer.read_into(self.vector)
+        self.network = QNetwork(spec, self.vector)
+        self.num_updates = 0
+        self._max_grad_norm = config.max_grad_norm
+        self._flat = torch.nn.Parameter(torch.from_numpy(self.vector))
+        gradient = np.zeros_like(self.vector)
+        self._flat.grad = torch.from_numpy(gradient)
+        views = parameter_views(spec, gradient)
+        for name, parameter in self.network.named_parameters():
+            parameter.grad = torch.from_numpy(views[name])
+        self.optimizer = make_optimizer(config, [self._flat])
+        self._config = config
+        self._warm_up(spec, config.batch_size)
+
+    def _warm_up(self, spec: NetworkSpec, batch_size: int) -> None:
+        """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
+        shape = (batch_size, *spec.observation_shape)
+        observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
+        self.network(observation).sum().backward()
+
+    def step(self, loss: torch.Tensor, env_steps: int = 0) -> float:
+        """Take one optimizer step and return the gradient's norm before clipping.
+
+        Args:
+            loss: what to minimise.
+            env_steps: the global clock, for the schedule of the step size.
+        """
+        gradient = self._flat.grad
+        assert gradient is not None
+        gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(torch.linalg.vector_norm(gradient))
+        if self._max_grad_norm is not None and norm > self._max_grad_norm:
+            gradient.mul_(self._max_grad_norm / norm)
+        set_step_size(self.optimizer, self._config, env_steps)
+        self.optimizer.step()
+        self._writer.apply(self.vector)
+        self._writer.read_into(self.vector)
+        self.num_updates += 1
+        return norm

@@ -1,0 +1,111 @@
+"""The optimizers, and their state in shared memory for the strategies that share it.
+
+Torch is imported only where an optimizer is made, so that ``train`` can allocate the shared state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.acting import NetworkSpec, parameter_views
+from common.config import Config
+from common.policy import linear_decay
+from common.shared_memory import SharedArrays
+
+if TYPE_CHECKING:
+    import torch
+
+    from common.network import QNetwork
+
+OPTIMIZERS = ("adam", "rmsprop")
+
+# Names that torch gives to the moments of each optimizer.
+MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}
+
+RMSPROP_DECAY = 0.99  # Mnih et al. 2016, section 8
+
+
+class SharedOptimizerState:
+    """Moments and step counts of one optimizer that several processes step.
+
+    Args:
+        spec: the network's shape.
+        kind: ``adam`` or ``rmsprop``.
+    """
+
+    def __init__(self, spec: NetworkSpec, kind: str) -> None:
+        self._spec, self._kind = spec, kind
+        # Both are read and written by every writer of the master, without a guard unless the strategy
+        # takes its lock around the step. Moments decay, so a count in their low bits would not survive:
+        # what is overwritten here is not audited.
+        self._arrays = SharedArrays(
+            {
+                "moments": ((len(MOMENTS[kind]), spec.num_parameters), np.float32),
+                "steps": ((len(spec.layout()),), np.float32),
+            }
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Shared memory used."""
+        return self._arrays.num_bytes
+
+    def attach(self, optimizer: torch.optim.Optimizer, network: QNetwork) -> None:
+        """Make the optimizer of this process work on the shared state."""
+        import torch
+
+        steps = torch.from_numpy(self._arrays["steps"])
+        views = [parameter_views(self._spec, row) for row in self._arrays["moments"]]
+        for i, (name, parameter) in enumerate(network.named_parameters()):
+            # A view of no dimensions, as torch's own: the optimizer counts it up in place.
+            optimizer.state[parameter]["step"] = steps[i]
+            for moment, view in zip(MOMENTS[self._kind], views, strict=True):
+                optimizer.state[parameter][moment] = torch.from_numpy(view[name])
+
+    def describe(self, updates: int) -> str:
+        """Say what the audit can say of this state; the step count is compared with the updates."""
+        steps = int(self._arrays["steps"].max())
+        return f"shared, not audited (its step count says {steps} of {updates} updates)"
+
+
+def make_optimizer(
+    config: Config, network: QNetwork, kind: str = "adam", shared: SharedOptimizerState | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimizer that every strategy uses unless its paper asks for another.
+
+    Args:
+        config: choices.
+        network: whose parameters it changes.
+        kind: ``adam`` or ``rmsprop``.
+        shared: state to work on instead of its own.
+    """
+    import torch
+
+    optimizer: torch.optim.Optimizer
+    if kind == "rmsprop":
+        optimizer = torch.optim.RMSprop(
+            network.parameters(), lr=config.learning_rate, alpha=RMSPROP_DECAY, eps=config.adam_epsilon
+        )
+    else:
+        optimizer = torch.optim.Adam(
+            network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+        )
+    if shared is not None:
+        shared.attach(optimizer, network)
+    return optimizer
+
+
+def set_step_size(optimizer: torch.optim.Optimizer, config: Config, env_steps: int) -> None:
+    """Set the step size that the schedule gives at this env step."""
+    if config.learning_rate_end is None:
+        return
+    rate = linear_decay(
+        env_steps,
+        config.learning_rate,
+        config.learning_rate_end,
+        config.learning_rate_decay_env_steps,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = rate

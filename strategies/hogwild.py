@@ -1,0 +1,211 @@
+"""Many processes act, learn from their own replay, and all write one shared network with no guard.
+
+    +------------- worker 0 -------------+         +----------------+
+    |  env -> replay -> batch -> gradient | --add-> |                |
+    |   ^---- action <- private copy <----|--read-- | shared weights |
+    +-------------------------------------+         |   (float64)    |
+    +------------- worker N -------------+ --add-> |                |
+    |            the same                 | <-read- |                |
+    +-------------------------------------+         +----------------+
+
+Processes:   N actor-learners.
+Weights:     in shared memory; every worker reads and writes them, unguarded (or under a lock).
+Experience:  each worker its own replay.
+Correction:  none.
+Can go wrong: writes overwrite each other: few element by element in place, most when whole sets are
+             copied back; reads can be torn.
+
+Paper: Niu et al. 2011, "Hogwild!", with the DQN of its parent in every worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from common.acting import ActingNetwork
+from common.audit import WRITES, MasterWriter
+from common.config import Config as CommonConfig
+from common.config import changed, option
+from common.envs import make_lanes
+from common.experience import ExperienceBuffer, SegmentWriter
+from common.locks import FileLock, LockFile
+from common.policy import epsilon_greedy, linear_decay
+from common.processes import Role, random_stream
+from common.replay import Replay, make_replay
+from common.supervisor import RunProbe, Shared, run_roles
+from common.telemetry import Probe
+from common.types import Batch, RunResult, Traits
+
+if TYPE_CHECKING:
+    from common.learner import Learner, UpdateResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(CommonConfig):
+    """The common choices, and how the shared weights are written."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "CartPole-v1": {
+            "n_step": 10,
+            "replay_ratio": 1 / 4,
+            "epsilon_end": 0.1,
+            "epsilon_decay_env_steps": 5_000,
+            "learning_rate_decay_env_steps": 40_000,
+            "steps": 50_000,
+            "evaluate_every_env_steps": 800,
+        },
+    }
+
+    workers: int = changed("workers", 2)
+    chunk_steps: int = changed("chunk_steps", 1)
+    write: str = option("in-place", "How an update is written.", choices=WRITES)
+    lock: bool = option(False, "Guard each update, so that nothing can be lost.")
+    shared_optimizer: bool = option(False, "Share Adam's moments too, as many A3C codes do.")
+
+
+TRAITS = Traits(
+    name="hogwild",
+    parent="single",
+    summary="Many processes learn from their own replay and write one shared network unguarded.",
+    processes="N actor-learners",
+    collects="every worker",
+    computes_gradients="every worker",
+    writes_weights="every worker",
+    guard="none; a file lock with --lock",
+    experience="each its own replay",
+    correction="none",
+    loss="Huber on the n-step double-Q error",
+    can_go_wrong="writes overwrite each other, most of them with --write copy-back; reads can be torn",
+    paper="Niu et al. 2011",
+    can_lose_updates=True,
+    single_process=False,
+    ratios=("held",),
+    roles=("actor_learner",),
+    unused_options=(),
+)
+
+
+def traits(config: Config) -> Traits:
+    """Return the header for a configuration: a lock, or one worker, loses nothing."""
+    if config.workers > 1 and not config.lock:
+        return TRAITS
+    wrong = "workers wait for the lock" if config.workers > 1 else "as in its parent"
+    return dataclasses.replace(TRAITS, can_lose_updates=False, can_go_wrong=wrong)
+
+
+def actor_learner(
+    config: Config,
+    probe: Probe,
+    buffer: ExperienceBuffer,
+    shared: Shared,
+    lock_file: LockFile | None,
+    worker: int,
+) -> None:
+    """Act, observe, learn, sync, until told to stop."""
+    from common.learner import Learner
+
+    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
+    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
+    draws = np.random.default_rng(random_stream(config.seed, "replay", worker))
+    segment = buffer.segment(worker)
+    writer = SegmentWriter(segment, 0, config)
+    replay = make_replay(config, segment, draws, probe)
+    master = MasterWriter(shared.master, worker, config.write)
+    state = shared.optimizer_state
+    learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state)
+    lock = FileLock(lock_file, probe)
+    network = ActingNetwork(shared.spec, learner.vector)
+    observation = lanes.reset()
+    while not probe.should_stop(writer.unpublished_env_steps):
+        # act
+        epsilon = linear_decay(
+            probe.env_steps,
+            config.epsilon_start,
+            config.epsilon_end,
+            config.epsilon_decay_env_steps,
+        )
+        q_values = network.q_values(observation)
+        action, probability = epsilon_greedy(q_values, epsilon, exploration)
+        probe.spent("act")
+        step = lanes.step(action)
+        probe.spent("env_step")
+        # observe
+        writer.write(observation, q_values, action, probability, step, probe.updates)
+        writer.publish_when_full(probe)
+        probe.record_episodes(lanes.finished_episodes)
+        observation = step.observation
+        probe.spent("write")
+        # learn
+        learn_in_turn(config, probe, learner, replay, lock)
+        # sync
+        if worker == 0 and probe.evaluation_is_due():
+            probe.evaluate()
+    writer.flush(observation, probe)
+    lanes.close()
+
+
+def learn_in_turn(
+    config: Config, probe: Probe, learner: Learner, replay: Replay, lock: FileLock
+) -> None:
+    """Do the updates that this worker owes for its own env steps, each on the newest shared weights."""
+    while probe.own_updates + 1 <= config.owed_updates(probe.own_env_steps, config.workers):
+        replay.take_in()
+        batch = replay.sample()
+        probe.spent("sample")
+        result = update_shared(config, learner, batch, probe.env_steps, lock)
+        probe.count_update()
+        probe.spent("update")
+        replay.update_priorities(batch, result.td_error)
+        learner.move_target()
+        probe.spent("priorities")
+    learner.copy_target_at(probe.env_steps)
+
+
+# --- The difference that matters ---
+
+
+def update_shared(
+    config: Config, learner: Learner, batch: Batch, env_steps: int, lock: FileLock
+) -> UpdateResult:
+    """Read the shared weights, take a step on a private copy, and write the change back.
+
+    In place, other workers' writes land between read and write and stay; only a write that falls into
+    the few nanoseconds of another's load, add and store is lost, so a lock around the write is enough.
+    Copying back returns the whole set to what was read plus this step: whatever others wrote during
+    the gradient is gone, and the lock must cover all of it.
+    """
+    if config.write == "in-place":
+        learner.read()
+        result = learner.compute_gradient(batch)
+        with lock:
+            learner.take_step(env_steps)
+            learner.write()
+            learner.read()
+        return result
+    with lock:
+        learner.read()
+        result = learner.compute_gradient(batch)
+        learner.take_step(env_steps)
+        learner.write()
+        learner.read()
+    return result
+
+
+# --- End of the difference ---
+
+
+def train(config: Config, probe: RunProbe) -> RunResult:
+    """Allocate, start, wait, collect."""
+    shared = Shared(config, config.workers, "adam" if config.shared_optimizer else None)
+    buffer = ExperienceBuffer(config, shared.info)
+    lock_file = LockFile() if config.lock else None
+    roles = [
+        Role("actor_learner", worker, actor_learner, (buffer, shared, lock_file, worker))
+        for worker in range(config.workers)
+    ]
+    return run_roles(config, probe, roles, shared, buffer)
