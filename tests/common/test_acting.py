@@ -51,10 +51,12 @@ def assert_twins(acting: ActingNetwork, network: QNetwork, observation: np.ndarr
         tensor = torch.from_numpy(observation)
         value, advantage = (part.numpy() for part in network.heads(tensor))
         q_values = network(tensor).numpy()
+    # Layer norm after sums over 1,600 features: float32 itself is no better (worst of 20 seeds 1.1e-6).
+    tolerance = 3e-6 if acting.spec.is_image and acting.spec.layer_norm else 1e-6
     own = (*acting.heads(observation), acting.q_values(observation))
     for mine, theirs in zip(own, (value, advantage, q_values), strict=True):
         assert mine.shape == theirs.shape and mine.dtype == np.float32
-        assert np.abs(mine - theirs).max() <= 1e-6 * max(1.0, np.abs(theirs).max())
+        assert np.abs(mine - theirs).max() <= tolerance * max(1.0, np.abs(theirs).max())
 
 
 @every_spec

@@ -178,7 +178,7 @@ def test_a_warm_up_shorter_than_a_batch_blocks_nobody(name: str, warmup: int) ->
         name, warmup_env_steps=warmup, steps=300, batch_size=128, replay_ratio=1.0, chunk_steps=1
     )
     owed = left.telemetry.total("env_steps") - warmup
-    assert left.telemetry.total("env_steps") >= 300
+    assert 300 <= left.telemetry.total("env_steps") <= 300 + overshoot(left.config)
     assert owed - left.telemetry.total("updates") <= 4 * left.config.num_lanes * 3
 
 
