@@ -142,6 +142,11 @@ class SharedMaster:
         """Updates finished by all writers."""
         return int(self.words[:, FINISHED].sum())
 
+    @property
+    def updates_by_worker(self) -> IntArray:
+        """Updates finished by each writer, ``[num_workers]``; goes on counting."""
+        return self.words[:, FINISHED]
+
     def vector(self) -> FloatArray:
         """Return the weights ``[P]`` as float32. Whole only while nobody writes."""
         return self.weights[: self.num_parameters].astype(np.float32)

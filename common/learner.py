@@ -20,6 +20,7 @@ from common.network import QNetwork
 from common.optimizer import SharedOptimizerState, make_optimizer
 from common.processes import limit_torch_threads
 from common.types import Batch, FloatArray, IntArray
+from common.weights import SharedWeights
 
 
 class UpdateResult(NamedTuple):
@@ -174,6 +175,10 @@ class Learner:
         if copies > self.num_target_copies:
             self._copy_to_target()
             self.num_target_copies = copies
+
+    def pull_target(self, target: SharedWeights) -> None:
+        """Copy a target network that is shared, if there is a newer one."""
+        self.num_target_copies = target.pull(self.target_vector, self.num_target_copies)
 
     def _copy_to_target(self) -> None:
         np.copyto(self.target_vector, self.vector)
