@@ -19,6 +19,8 @@ from common.config import Config
 from common.network import QNetwork
 from common.optimizer import SharedOptimizerState, make_optimizer
 from common.processes import limit_torch_threads
+from common.returns import n_step_returns
+from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
 from common.weights import SharedWeights
 
@@ -98,6 +100,25 @@ class Learner:
         """Compute the gradient of a replayed batch at the private network's weights."""
         weight = torch.from_numpy(batch.importance_weight)
         return self.gradient_towards(batch.observation, batch.action, self._target(batch), weight)
+
+    def compute_rollout_gradient(self, rollout: Trajectory) -> UpdateResult:
+        """Compute the gradient of a rollout at the private network's weights.
+
+        The target of each row is its longest n-step return, to the rollout's or the episode's end, with
+        max_a Q_target at the bootstrap (Mnih et al. 2016, Algorithm S2).
+        """
+        length, lanes = rollout.reward.shape
+        following = rollout.observation[1:].reshape(length * lanes, *rollout.observation.shape[2:])
+        target = n_step_returns(
+            rollout.reward,
+            rollout.discount(self._config.gamma),
+            rollout.episode_continues,
+            self.target_values(following).reshape(length, lanes),
+            length,
+        )
+        valid = rollout.valid
+        observation, action = rollout.observation[:-1][valid], rollout.action[valid]
+        return self.gradient_towards(observation, action, torch.from_numpy(target[valid]))
 
     def gradient_towards(
         self,

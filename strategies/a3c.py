@@ -1,20 +1,18 @@
 """Many processes act on a local copy and push n-step gradients through one shared optimizer.
 
-    +------------- worker 0 -------------+            +------------------+
+    +------------- worker 0 --------------+           +------------------+
     |  env -> rollout -> n-step gradient  | --push--> | shared optimizer |
-    |   ^---- action <- local copy        |           |        |         |
-    |                       ^-------------|-- sync -- | shared weights   |
+    |   ^---- action <- local copy <------|-- sync -- | shared weights   |
     +-------------------------------------+           +------------------+
-    +------------- worker N -------------+ --push-->          |
-    |            the same                 | <- sync ----------+
+    +------------- worker N --------------+ --push-->   |
+    |              the same               | <-- sync ---+
     +-------------------------------------+
 
 Processes:   N actor-learners.
 Weights:     in shared memory; every worker adds its step, unguarded (or under a lock).
 Experience:  the last rollout, then forgotten.
 Correction:  none; n-step targets with a shared target network.
-Can go wrong: gradients are stale by what others pushed meanwhile; writes and moments overwrite each
-             other.
+Can go wrong: gradients are stale; writes and moments overwrite each other.
 
 Paper: Mnih et al. 2016, "Asynchronous Methods for Deep Reinforcement Learning", Algorithm S2.
 """
@@ -33,15 +31,14 @@ from common.audit import MasterWriter
 from common.config import REPLAY_OPTIONS, changed, option
 from common.config import Config as CommonConfig
 from common.envs import make_lanes
-from common.locks import FileLock, LockFile
+from common.locks import FileLock
 from common.optimizer import OPTIMIZERS
 from common.policy import epsilon_greedy, linear_epsilon
 from common.processes import Role, random_stream
-from common.returns import n_step_returns
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
 from common.trajectories import Rollout, Trajectory
-from common.types import FloatArray, RunResult, Traits
+from common.types import RunResult, Traits
 from common.weights import SharedWeights
 
 if TYPE_CHECKING:
@@ -61,9 +58,7 @@ class Config(CommonConfig):
     rollout_length: int = option(8, "Vector steps of one gradient at the most.", at_least=2)
     optimizer: str = option("rmsprop", "The one shared optimizer.", choices=OPTIMIZERS)
     lock: bool = option(False, "Guard each push, so that nothing can be lost.")
-    max_staleness: int | None = option(
-        None, "Pushes that a worker may be ahead of the slowest; 0 is synchronous.", at_least=0
-    )
+    max_staleness: int | None = option(None, "Pushes ahead of the slowest worker.", at_least=0)
 
 
 TRAITS = Traits(
@@ -97,12 +92,7 @@ def traits(config: Config) -> Traits:
 
 
 def actor_learner(
-    config: Config,
-    probe: Probe,
-    shared: Shared,
-    target: SharedWeights,
-    lock_file: LockFile | None,
-    worker: int,
+    config: Config, probe: Probe, shared: Shared, target: SharedWeights, worker: int
 ) -> None:
     """Act, observe, learn, sync, until told to stop."""
     from common.learner import Learner
@@ -112,7 +102,7 @@ def actor_learner(
     rollout = Rollout(config.rollout_length, config.envs_per_worker, shared.info)
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state)
-    lock = FileLock(lock_file, probe)
+    lock = FileLock(shared.lock_file, probe)
     network = ActingNetwork(shared.spec, learner.vector)
     pushes_seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
@@ -136,44 +126,24 @@ def actor_learner(
         if not (rollout.is_full or (step.terminated | step.truncated).all()):
             continue
         # learn
-        accumulate_gradient(config, probe, learner, rollout.take(observation))
-        push_gradient(probe, learner, shared, lock, pushes_seen)
+        learn_from(probe, learner, shared, lock, rollout.take(observation), pushes_seen)
         # sync
         pushes_seen = sync(config, probe, shared, target, learner, worker)
         if worker == 0 and probe.evaluation_is_due():
             probe.evaluate()
     if rollout.num_env_steps:
-        accumulate_gradient(config, probe, learner, rollout.take(observation))
-        push_gradient(probe, learner, shared, lock, pushes_seen)
+        learn_from(probe, learner, shared, lock, rollout.take(observation), pushes_seen)
     lanes.close()
 
 
-def accumulate_gradient(config: Config, probe: Probe, learner: Learner, rollout: Trajectory) -> None:
-    """Sum the gradients of a rollout's transitions, towards their n-step targets, in the local copy."""
-    import torch
-
-    target = n_step_targets(config, learner, rollout)
-    learner.gradient_towards(
-        rollout.observation[:-1][rollout.valid],
-        rollout.action[rollout.valid],
-        torch.from_numpy(target[rollout.valid]),
-    )
+def learn_from(
+    probe: Probe, learner: Learner, shared: Shared, lock: FileLock, rollout: Trajectory, seen: int
+) -> None:
+    """Learn from a rollout once, towards its n-step returns, and forget it."""
+    learner.compute_rollout_gradient(rollout)
     probe.count("env_steps", rollout.num_env_steps)
     probe.count("stored", rollout.num_env_steps)
-
-
-def n_step_targets(config: Config, learner: Learner, rollout: Trajectory) -> FloatArray:
-    """Return each row's longest n-step return, ``[T, L]``: to the rollout's or the episode's end."""
-    length, lanes = rollout.reward.shape
-    following = rollout.observation[1:].reshape(length * lanes, *rollout.observation.shape[2:])
-    targets: FloatArray = n_step_returns(
-        rollout.reward,
-        rollout.discount(config.gamma),
-        rollout.episode_continues,
-        learner.target_values(following).reshape(length, lanes),
-        length,
-    )
-    return targets
+    push_gradient(probe, learner, shared, lock, seen)
 
 
 def sync(
@@ -183,7 +153,7 @@ def sync(
     while worker_is_ahead(config, shared, worker) and not probe.should_stop():
         probe.wait()
     pushes = shared.master.updates_issued
-    # Published by one worker alone, when all have pushed often enough since the last time.
+    # One worker alone publishes it, when all together have pushed often enough.
     if worker == 0 and pushes // int(config.target_update) > target.version:
         target.publish(shared.latest())
     learner.pull_target(target)
@@ -198,10 +168,9 @@ def sync(
 def push_gradient(
     probe: Probe, learner: Learner, shared: Shared, lock: FileLock, pushes_seen: int
 ) -> None:
-    """Turn the local gradient into a step by the shared optimizer and add it to the shared weights.
+    """Make the local gradient a step of the shared optimizer and add that to the shared weights.
 
-    The gradient was computed at the weights as they were ``pushes_seen`` pushes after the start. The
-    step lands on what they are by now, and works on moments that others change too.
+    It was computed at the weights as of ``pushes_seen`` pushes, and lands on what they are by now.
     """
     with lock:
         probe.record("gradient_staleness", shared.master.updates_issued - pushes_seen)
@@ -213,10 +182,8 @@ def push_gradient(
 
 def worker_is_ahead(config: Config, shared: Shared, worker: int) -> bool:
     """Return whether a worker has done too many pushes more than the slowest (Ho et al. 2013)."""
-    if config.max_staleness is None:
-        return False
-    pushes = shared.master.updates_by_worker
-    return bool(pushes[worker] - pushes.min() > config.max_staleness)
+    pushes, limit = shared.master.updates_by_worker, config.max_staleness
+    return limit is not None and bool(pushes[worker] - pushes.min() > limit)
 
 
 # --- End of the difference ---
@@ -224,11 +191,10 @@ def worker_is_ahead(config: Config, shared: Shared, worker: int) -> bool:
 
 def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
-    shared = Shared(config, config.workers, config.optimizer)
+    shared = Shared(config, config.workers, config.optimizer, config.lock)
     target = SharedWeights(shared.spec, shared.latest())
-    lock_file = LockFile() if config.lock else None
     roles = [
-        Role("actor_learner", worker, actor_learner, (shared, target, lock_file, worker))
+        Role("actor_learner", worker, actor_learner, (shared, target, worker))
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared)
