@@ -142,6 +142,11 @@ class SharedMaster:
         """Updates finished by all writers."""
         return int(self.words[:, FINISHED].sum())
 
+    @property
+    def updates_by_worker(self) -> IntArray:
+        """Updates finished by each writer, ``[num_workers]``; goes on counting."""
+        return self.words[:, FINISHED]
+
     def vector(self) -> FloatArray:
         """Return the weights ``[P]`` as float32. Whole only while nobody writes."""
         return self.weights[: self.num_parameters].astype(np.float32)
@@ -199,7 +204,7 @@ class MasterWriter:
 
         Once for each ``read_into``: what was read is used up.
         """
-        self._make_delta(vector)
+        self.make_delta(vector)
         self._words[STARTED] += 1
         memory_fence()
         if self._copies_back:
@@ -213,7 +218,7 @@ class MasterWriter:
 
     def apply_in_steps(self, vector: FloatArray, between: Callable[[], None]) -> None:
         """Load, add and store with a call between load and store: a race that can be forced."""
-        self._make_delta(vector)
+        self.make_delta(vector)
         self._words[STARTED] += 1
         loaded = self._weights.copy()
         between()
@@ -223,7 +228,8 @@ class MasterWriter:
         memory_fence()
         self._words[FINISHED] += 1
 
-    def _make_delta(self, vector: FloatArray) -> None:
+    def make_delta(self, vector: FloatArray) -> None:
+        """Set ``delta`` to what ``apply`` adds: the rounded change, and the count."""
         delta, left = self.delta[: self._num_parameters], self._left
         np.subtract(vector, self._before, out=self._before)
         if not self._audit:
@@ -273,6 +279,8 @@ class AuditReader:
         a rise only where so many updates were issued at all, and a fall otherwise.
         """
         self._look_for_void()
+        if self._reason is not None:
+            return
         issued = self._master.updates_issued
         if issued - self._issued_at_sample > MAX_UPDATES_BETWEEN_SAMPLES:
             self._give_up(f"{issued - self._issued_at_sample} updates between two looks at the counts")

@@ -179,6 +179,7 @@ class SegmentWriter:
             weights_version: version of the weights that acted.
         """
         self._header[WRITING] = self._row + 1
+        memory_fence()
         row = self._row % self._num_rows
         self._rows["observation"][row] = observation
         self._rows["action"][row] = action

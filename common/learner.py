@@ -19,7 +19,10 @@ from common.config import Config
 from common.network import QNetwork
 from common.optimizer import SharedOptimizerState, make_optimizer, set_step_size
 from common.processes import limit_torch_threads
+from common.returns import n_step_returns
+from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
+from common.weights import SharedWeights
 
 
 class UpdateResult(NamedTuple):
@@ -103,6 +106,25 @@ class Learner:
         weight = torch.from_numpy(batch.importance_weight)
         return self.gradient_towards(batch.observation, batch.action, self._target(batch), weight)
 
+    def compute_rollout_gradient(self, rollout: Trajectory) -> UpdateResult:
+        """Compute the gradient of a rollout at the private network's weights.
+
+        The target of each row is its longest n-step return, to the rollout's or the episode's end, with
+        max_a Q_target at the bootstrap (Mnih et al. 2016, Algorithm S2).
+        """
+        length, lanes = rollout.reward.shape
+        following = rollout.observation[1:].reshape(length * lanes, *rollout.observation.shape[2:])
+        target = n_step_returns(
+            rollout.reward,
+            rollout.discount(self._config.gamma),
+            rollout.episode_continues,
+            self.target_values(following).reshape(length, lanes),
+            length,
+        )
+        valid = rollout.valid
+        observation, action = rollout.observation[:-1][valid], rollout.action[valid]
+        return self.gradient_towards(observation, action, torch.from_numpy(target[valid]))
+
     def gradient_towards(
         self,
         observation: NDArray[Any],
@@ -180,6 +202,10 @@ class Learner:
         if copies > self.num_target_copies:
             self._copy_to_target()
             self.num_target_copies = copies
+
+    def pull_target(self, target: SharedWeights) -> None:
+        """Copy a target network that is shared, if there is a newer one."""
+        self.num_target_copies = target.pull(self.target_vector, self.num_target_copies)
 
     def _copy_to_target(self) -> None:
         np.copyto(self.target_vector, self.vector)

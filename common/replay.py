@@ -14,6 +14,7 @@ import numpy as np
 from common.config import Config
 from common.experience import ExperienceBuffer
 from common.returns import n_step_window
+from common.shared_memory import memory_fence
 from common.telemetry import Probe
 from common.types import Batch, FloatArray, IntArray
 
@@ -123,6 +124,7 @@ class _Reader:
         self, place: IntArray, row: IntArray
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Return whether the row sampled at each place cannot have been touched since, ``[B]``."""
+        memory_fence()  # the copy is finished before the question is asked
         writing = np.array([self._buffer.writing(w) for w in range(self._buffer.num_workers)])
         return row >= writing[place // (self.num_lanes * self.num_rows)] - self.num_rows
 

@@ -23,12 +23,13 @@ from typing import Any
 import psutil
 
 from common.acting import NetworkSpec, initial_weights, network_spec
-from common.checkpoint import save_model
 from common.audit import AuditReader, SharedMaster
+from common.checkpoint import save_model
 from common.config import Config
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_episodes
 from common.experience import ExperienceBuffer
+from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.processes import Role, random_stream, run_child
 from common.telemetry import ACTIVITIES, COUNTERS, WORD, NullObserver, Observer, Probe, Telemetry
@@ -69,16 +70,22 @@ class Shared:
         config: choices.
         num_writers: processes that write the master.
         shared_optimizer: the optimizer whose state the writers share, if they do.
+        lock: whether the writers guard their updates; each opens ``lock_file`` for itself.
     """
 
     def __init__(
-        self, config: Config, num_writers: int = 1, shared_optimizer: str | None = None
+        self,
+        config: Config,
+        num_writers: int = 1,
+        shared_optimizer: str | None = None,
+        lock: bool = False,
     ) -> None:
         self.info: EnvInfo = inspect_env(config.env_id)
         self.spec: NetworkSpec = network_spec(config, self.info)
         initial = initial_weights(self.spec, config.seed)
         self.weights = SharedWeights(self.spec, initial)
         self.master = SharedMaster(initial, num_writers, config.audit)
+        self.lock_file = LockFile() if lock else None
         self.optimizer_state: SharedOptimizerState | None = None
         if shared_optimizer is not None:
             self.optimizer_state = SharedOptimizerState(self.spec, shared_optimizer)

@@ -49,6 +49,11 @@ class Trajectory(NamedTuple):
         """Transitions in it."""
         return int(self.valid.sum())
 
+    def policy_lag(self, version: int) -> int:
+        """Return the sum over transitions of ``version`` minus the version that acted."""
+        lag = version - self.weights_version
+        return int((lag[:, None] * self.valid).sum())
+
     @property
     def episode_continues(self) -> FloatArray:
         """1 - (terminated or truncated), ``[T, B]``."""

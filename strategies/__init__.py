@@ -8,7 +8,7 @@ from types import ModuleType
 
 from common.config import ConfigError
 
-STRATEGIES = ("single", "vector", "sync", "hogwild", "impala", "apex", "pqn")
+STRATEGIES = ("single", "vector", "sync", "hogwild", "a3c", "impala", "apex", "pqn")
 
 
 def load(name: str) -> ModuleType:

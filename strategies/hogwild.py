@@ -33,7 +33,7 @@ from common.config import Config as CommonConfig
 from common.config import changed, option
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
-from common.locks import FileLock, LockFile
+from common.locks import FileLock
 from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
 from common.replay import Replay, make_replay
@@ -99,12 +99,7 @@ def traits(config: Config) -> Traits:
 
 
 def actor_learner(
-    config: Config,
-    probe: Probe,
-    buffer: ExperienceBuffer,
-    shared: Shared,
-    lock_file: LockFile | None,
-    worker: int,
+    config: Config, probe: Probe, buffer: ExperienceBuffer, shared: Shared, worker: int
 ) -> None:
     """Act, observe, learn, sync, until told to stop."""
     from common.learner import Learner
@@ -118,7 +113,7 @@ def actor_learner(
     master = MasterWriter(shared.master, worker, config.write)
     state = shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state)
-    lock = FileLock(lock_file, probe)
+    lock = FileLock(shared.lock_file, probe)
     network = ActingNetwork(shared.spec, learner.vector)
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
@@ -201,11 +196,11 @@ def update_shared(
 
 def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
-    shared = Shared(config, config.workers, "adam" if config.shared_optimizer else None)
+    shared_optimizer = "adam" if config.shared_optimizer else None
+    shared = Shared(config, config.workers, shared_optimizer, config.lock)
     buffer = ExperienceBuffer(config, shared.info)
-    lock_file = LockFile() if config.lock else None
     roles = [
-        Role("actor_learner", worker, actor_learner, (buffer, shared, lock_file, worker))
+        Role("actor_learner", worker, actor_learner, (buffer, shared, worker))
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared, buffer)

@@ -10,8 +10,7 @@ Processes:   N actors and 1 learner.
 Weights:     in the learner, which alone writes them; published as whole vectors with a version.
 Experience:  a queue of trajectories per actor: the shared experience buffer read in order.
 Correction:  V-trace: importance ratios of the learner's policy to the actor's, clipped.
-Can go wrong: clipped ratios learn the value of a policy between the two; a slow learner makes actors
-             wait.
+Can go wrong: clipping biases what is learned; a slow learner makes the actors wait.
 
 Paper: Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
 Actor-Learner Architectures".
@@ -53,9 +52,9 @@ class Config(CommonConfig):
     }
 
     workers: int = changed("workers", 2)
-    envs_per_worker: int = changed("envs_per_worker", 16)
+    envs_per_worker: int = changed("envs_per_worker", 4)
     warmup_env_steps: int = changed("warmup_env_steps", 0)
-    rollout_length: int = option(20, "Rows of a trajectory.", at_least=1)
+    rollout_length: int = option(16, "Rows of a trajectory.", at_least=1)
     queue_trajectories: int = option(1, "Trajectories an actor may be ahead.", at_least=1)
     rho_bar: float = option(1.0, "V-trace: clip of the ratio in the error.", above=0)
     c_bar: float = option(1.0, "V-trace: clip of the ratio in the trace.", at_least=0)
@@ -142,8 +141,7 @@ def learner(
         probe.spent("update")
         # sync
         version = weights.publish(trainer.vector)
-        lag = version - 1 - trajectory.weights_version
-        probe.count("lag_sum", int((lag[:, None] * trajectory.valid).sum()))
+        probe.count("lag_sum", trajectory.policy_lag(version - 1))
         probe.spent("publish")
         if probe.evaluation_is_due():
             probe.evaluate()

@@ -95,17 +95,12 @@ def actor(
     writer = SegmentWriter(buffer, worker, config)
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
+    schedule = (config.epsilon_start, config.epsilon_end, config.epsilon_decay_env_steps)
     observation = lanes.reset()
     round_number = 1
     while wait_for_start(config, probe, barrier, round_number):
         version = weights.pull(vector, version)
-        num_updates = probe.updates
-        epsilon = linear_decay(
-            barrier.env_steps,
-            config.epsilon_start,
-            config.epsilon_end,
-            config.epsilon_decay_env_steps,
-        )
+        epsilon = linear_decay(barrier.env_steps, *schedule)
         probe.spent("pull")
         for _ in range(config.chunk_steps):
             # act
@@ -115,7 +110,7 @@ def actor(
             step = lanes.step(action)
             probe.spent("env_step")
             # observe
-            writer.write(observation, q_values, action, probability, step, num_updates)
+            writer.write(observation, q_values, action, probability, step, probe.updates)
             writer.publish_when_full(probe)
             observation = step.observation
             probe.spent("write")
@@ -194,8 +189,7 @@ def wait_for_all(config: Config, probe: Probe, barrier: RoundBarrier, round_numb
 def is_cut_short(config: Config, probe: Probe) -> bool:
     """Return whether the run ends inside this round.
 
-    At the last env step it does not: the actor that publishes it would stop the others wherever they
-    are, and the same seed would no longer give the same weights. So that round is finished.
+    That of the last env step is finished: else who is cut off, and the weights, would depend on speed.
     """
     return probe.should_stop() and probe.env_steps < config.steps
 
