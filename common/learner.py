@@ -66,7 +66,8 @@ class Learner:
         self._config = config
         self._writer = writer
         self.vector = weights.copy()
-        self.target_vector = weights.copy()
+        self.read()
+        self.target_vector = self.vector.copy()
         self.network = QNetwork(spec, self.vector)
         self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
@@ -88,7 +89,6 @@ class Learner:
             batch: what to learn from.
             env_steps: the global clock, for the schedule of the step size.
         """
-        self.read()
         result = self.compute_gradient(batch)
         self.take_step(env_steps)
         self.write()
