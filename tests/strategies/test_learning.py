@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from common.supervisor import RunProbe
 # A random policy keeps the pole up for some 20 steps.
 BETTER_THAN = 60.0
 SEEDS = (0, 1)
+# Enough for about two thousand updates at each strategy's own replay ratio.
+UPDATES = 2_000
 
 
 def random_returns(episodes: int) -> np.ndarray:
@@ -39,8 +43,10 @@ def test_a_random_policy_is_far_below_what_learning_must_reach() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", strategies.STRATEGIES)
 def test_it_beats_a_random_policy(name: str, seed: int) -> None:
-    config = strategies.load(name).Config.for_env("CartPole-v1", seed=seed, steps=30_000)
+    config = strategies.load(name).Config.for_env("CartPole-v1", seed=seed)
+    steps = config.warmup_env_steps + int(UPDATES / float(config.replay_ratio))
+    config = dataclasses.replace(config, steps=steps)
     result = strategies.load(name).train(config, RunProbe())
     assert result.status == "completed" and result.best_mean is not None
-    assert result.best_mean > BETTER_THAN
+    assert result.updates > 0.9 * UPDATES and result.best_mean > BETTER_THAN
     assert result.final_evaluation is not None and result.final_evaluation.mean > BETTER_THAN
