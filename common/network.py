@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -66,9 +65,3 @@ class QNetwork(nn.Module):
                 features = self.norms[i](features)
             features = torch.relu(features)
         return features
-
-
-def state_dict_of(spec: NetworkSpec, vector: FloatArray) -> dict[str, torch.Tensor]:
-    """Return named tensors that own their memory, as ``torch.save`` should see them."""
-    views = parameter_views(spec, vector)
-    return {name: torch.from_numpy(np.array(view)) for name, view in views.items()}

@@ -46,16 +46,16 @@ class Config(CommonConfig):
     """The common choices, with a batch of environments and without replay."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "CartPole-v1": {"learning_rate": 1e-3, "learning_rate_end": None},
+        "CartPole-v1": {"learning_rate": 2e-3, "learning_rate_end": None},
     }
 
     envs_per_worker: int = changed("envs_per_worker", 32)
     layer_norm: bool = changed("layer_norm", True)
     warmup_env_steps: int = changed("warmup_env_steps", 0)
-    rollout_length: int = option(64, "Vector steps between two rounds of learning.", at_least=1)
+    rollout_length: int = option(32, "Vector steps between two rounds of learning.", at_least=1)
     trace: float = option(0.95, "Lambda of Q(lambda); 0 is one-step.", at_least=0, at_most=1)
     epochs: int = option(4, "Times that a rollout is gone through.", at_least=1)
-    minibatches: int = option(16, "Updates per epoch.", at_least=1)
+    minibatches: int = option(8, "Updates per epoch.", at_least=1)
 
 
 TRAITS = Traits(
@@ -137,6 +137,7 @@ def learn_from(
     if rollout.num_env_steps == 0:
         return
     probe.count("env_steps", rollout.num_env_steps)
+    probe.count("stored", rollout.num_env_steps)
     observation = torch.from_numpy(rollout.observation[:-1].reshape(-1, *rollout.observation.shape[2:]))
     action = torch.from_numpy(rollout.action.reshape(-1))
     target = q_lambda_targets(config, learner.network, rollout).reshape(-1)
@@ -146,7 +147,6 @@ def learn_from(
         q_values = learner.network(observation[places])
         learner.step(pqn_loss(q_values, action[places], target[places]), probe.env_steps)
         probe.count_update()
-    probe.count("stored", rollout.num_env_steps)
     probe.spent("update")
 
 

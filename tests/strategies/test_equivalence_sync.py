@@ -15,7 +15,7 @@ from common.supervisor import RunProbe
 from common.types import RunResult
 
 SHORT = {
-    "steps": 900,
+    "steps": 700,
     "warmup_env_steps": 200,
     "replay_ratio": 0.25,
     "batch_size": 32,
@@ -43,7 +43,7 @@ def run(name: str, **choices: object) -> RunResult:
         {"seed": 1, "envs_per_worker": 8},
         {"seed": 2, "envs_per_worker": 1, "n_step": 3},
         {"seed": 3, "envs_per_worker": 4, "prioritized": True, "n_step": 2},
-        {"seed": 4, "envs_per_worker": 4, "replay_capacity": 300},
+        {"seed": 4, "envs_per_worker": 4, "replay_capacity": 200},
     ],
     ids=["uniform", "one lane", "prioritized", "ring reused"],
 )
