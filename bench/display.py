@@ -246,6 +246,7 @@ def result_text(summary: Mapping[str, Any]) -> str:
         f"in {summary['training_seconds']:.1f} s",
         "speed": _speed(summary),
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
+        "lost writes": _lost_writes(summary["audit"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
     }
@@ -286,7 +287,15 @@ def _speed(summary: Mapping[str, Any]) -> str:
 
 def _replay_ratio(ratio: Mapping[str, Any]) -> str:
     achieved = "none" if ratio["achieved"] is None else f"{ratio['achieved']:.4g}"
-    return f"asked {ratio['requested']}, achieved {achieved} updates per env step"
+    asked = "derived" if ratio["requested"] is None else f"asked {ratio['requested']}"
+    return f"{asked}, achieved {achieved} updates per env step"
+
+
+def _lost_writes(audit: Mapping[str, Any]) -> str:
+    if audit["writes_lost"] is None:
+        return f"not counted: {audit['reason']}"
+    lost, issued = audit["writes_lost"], audit["writes_issued"]
+    return f"{lost:,} of {issued:,}" + (f" ({audit['lost_fraction']:.2g})" if lost else "")
 
 
 def _memory(processes: Mapping[str, Any]) -> str:

@@ -153,7 +153,7 @@ def make_config(strategy_name: str, choices: Mapping[str, Any]) -> Config:
         ConfigError: no such strategy, a value is not allowed, or an option has no use here.
     """
     strategy = strategies.load(strategy_name)
-    _refuse_useless(strategy.Config, strategy.TRAITS, choices)
+    _refuse_useless(strategy.Config, strategies.traits_of(strategy_name), choices)
     rest = dict(choices)
     env_id = rest.pop("env_id", Config.env_id)
     config: Config = strategy.Config.for_env(env_id, **rest)
@@ -173,5 +173,3 @@ def _refuse_useless(config: type[Config], traits: Traits, choices: Mapping[str, 
             raise ConfigError(
                 f"replay ratio 'free' has no use in {traits.name}; give updates per env step"
             )
-        if name == "replay_ratio" and not traits.ratios:
-            raise ConfigError(f"replay ratio has no use in {traits.name}, which derives it")

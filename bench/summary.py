@@ -12,35 +12,13 @@ from typing import Any
 
 import numpy as np
 
+import strategies
+from common.audit import REPORT_FIELDS
 from common.config import Config
 from common.types import Evaluation, RoleReport, RunResult
 
 SCHEMA = 1
 
-# What a later measurement fills. Null means "not measured", never zero.
-NO_AUDIT: dict[str, Any] = {
-    "enabled": False,
-    **dict.fromkeys(
-        (
-            "writes_issued",
-            "writes_lost",
-            "lost_fraction",
-            "elements",
-            "elements_affected",
-            "worst_element_lost",
-            "damaged_updates_at_least",
-            "lost_whole_at_most",
-            "writes_uncertain",
-            "updates_issued",
-            "survivors_by_worker",
-            "duplicates",
-            "torn_reads_at_most",
-            "auditable",
-            "reason",
-            "optimizer_state",
-        )
-    ),
-}
 HEALTH = ("q_mean", "q_max", "q_bound", "td_error", "grad_norm", "dormant_fraction")
 
 
@@ -73,6 +51,7 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
+    is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
         "strategy": strategy,
@@ -86,13 +65,13 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "wall_seconds": facts.wall_seconds,
         **_throughput(result),
         "replay_ratio": {
-            "requested": config.replay_ratio,
+            "requested": None if is_derived else config.replay_ratio,
             "achieved": _ratio(result.steady_updates, result.steady_env_steps),
         },
         "returns": _returns(result, facts.threshold),
-        "audit": dict(NO_AUDIT),
+        "audit": _audit(config, result),
         "policy_lag": None,
-        "gradient_staleness": None,
+        "gradient_staleness": result.gradient_staleness,
         "sample_age": None,
         "experience": _experience(config, result),
         "health": {**dict.fromkeys(HEALTH), "alarms": []},
@@ -110,6 +89,15 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
     }
     clean: dict[str, Any] = finite(summary)
     return clean
+
+
+def _audit(config: Config, result: RunResult) -> dict[str, Any]:
+    """Return what was counted; null means "not measured", never zero."""
+    if result.audit is not None:
+        return result.audit
+    reason = "the run ended without a report" if result.updates else "no update was made"
+    nothing = dict.fromkeys(REPORT_FIELDS)
+    return {**nothing, "enabled": config.audit, "auditable": False, "reason": reason}
 
 
 def _throughput(result: RunResult) -> dict[str, Any]:
@@ -176,7 +164,8 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
     ]
     # A process that reached its end has published all it had; one that was killed, all but a chunk.
     killed = sum(role.imports_torch is None for role in collectors)
-    chunk = config.envs_per_worker * (config.chunk_steps + config.n_step)
+    rows = getattr(config, "rollout_length", config.chunk_steps) + config.n_step
+    chunk = config.envs_per_worker * rows
     return {
         "workers": workers,
         "episode_length": None,

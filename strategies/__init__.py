@@ -5,8 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from common.config import ConfigError
+from common.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from common.types import Traits
 
 STRATEGIES = ("single", "vector", "sync", "hogwild", "a3c", "impala", "apex", "pqn")
 
@@ -22,3 +26,12 @@ def load(name: str) -> ModuleType:
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ConfigError(f"unknown strategy {name!r}{hint} (there are {', '.join(STRATEGIES)})")
     return importlib.import_module(f"strategies.{name}")
+
+
+def traits_of(name: str, config: Config | None = None) -> Traits:
+    """Return a strategy's header as data: in general, or as it is with a configuration."""
+    module = load(name)
+    traits: Traits = module.TRAITS
+    if config is not None and hasattr(module, "traits"):
+        traits = module.traits(config)
+    return traits

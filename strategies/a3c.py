@@ -135,6 +135,7 @@ def actor_learner(
             probe.evaluate()
     if rollout.num_env_steps:
         learn_from(probe, learner, shared, lock, rollout.take(observation), pushes_seen)
+    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

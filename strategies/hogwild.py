@@ -141,6 +141,7 @@ def actor_learner(
         if worker == 0 and probe.evaluation_is_due():
             probe.evaluate()
     writer.flush(observation, probe)
+    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

@@ -47,6 +47,24 @@ BAD_RUNS = {
         ("--strategy", "apex", "--no-prioritized"),
         ("prioritized has no use in apex",),
     ),
+    "replay ratio of rollouts": (
+        ("--strategy", "impala", "--replay-ratio", "1"),
+        ("replay ratio has no use in impala",),
+    ),
+    "write of one writer": (("--write", "copy-back"), ("write has no use in single",)),
+    "lock of one writer": (("--strategy", "apex", "--lock"), ("lock has no use in apex",)),
+    "staleness without it": (
+        ("--strategy", "hogwild", "--max-staleness", "1"),
+        ("max staleness has no use in hogwild",),
+    ),
+    "unknown write": (
+        ("--strategy", "hogwild", "--write", "sideways"),
+        ("write 'sideways'", "in-place, copy-back"),
+    ),
+    "free ratio of rounds": (
+        ("--strategy", "sync", "--replay-ratio", "free"),
+        ("'free' has no use in sync",),
+    ),
     "bad straggler": (("--straggler", "fast"), ("'fast'", "WORKER:MILLISECONDS")),
     "unknown option": (("--no-such-option",), ("--no-such-option",)),
 }
@@ -154,9 +172,40 @@ def test_list_shows_every_strategy(invoke: Any) -> None:
     assert text.exit_code == 0 and "\x1b" not in text.stdout
     assert max(len(line) for line in text.stdout.splitlines()) <= 80
     traits = json.loads(invoke("list", "--json").stdout)
-    assert [item["name"] for item in traits] == list(strategies.STRATEGIES)
+    assert [item["name"] for item in traits] == list(strategies.STRATEGIES) and len(traits) == 8
     for item in traits:
         assert item["name"] in text.stdout and "can_go_wrong" in item
+
+
+def own_options() -> list[tuple[str, str]]:
+    """Return (strategy, option) of each option that only some strategies have."""
+    common = {item.name for item in dataclasses.fields(Config)}
+    return [
+        (name, item.name)
+        for name in strategies.STRATEGIES
+        for item in dataclasses.fields(strategies.load(name).Config)
+        if item.name not in common
+    ]
+
+
+def test_options_of_one_strategy_are_in_the_help_and_refused_elsewhere(invoke: Any) -> None:
+    options = own_options()
+    assert {"write", "lock", "max_staleness", "rollout_length"} <= {option for _, option in options}
+    text = invoke("run", "--help").stdout
+    for _, option in options:
+        assert f"--{option.replace('_', '-')}" in text
+        owners = {name for name, own in options if own == option}
+        for stranger in set(strategies.STRATEGIES) - owners:
+            with pytest.raises(ConfigError, match=f"has no use in {stranger}"):
+                make_config(stranger, {option: 1})
+
+
+def test_unused_options_are_refused() -> None:
+    for name in strategies.STRATEGIES:
+        for option in strategies.traits_of(name).unused_options:
+            with pytest.raises(ConfigError, match=f"has no use in {name}"):
+                make_config(name, {option: 1})
+    assert "replay_ratio" in strategies.traits_of("pqn").unused_options
 
 
 @pytest.mark.parametrize("command", ["list", "run", "evaluate"])

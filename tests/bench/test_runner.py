@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -18,10 +19,12 @@ import psutil
 import pytest
 import torch
 from commands import Finished, finish, start
+from strategy_runs import COPY_BACK, train
 
 import strategies
+from bench.display import result_text
 from bench.runner import RunFolder, load_config, run
-from bench.summary import finite
+from bench.summary import RunFacts, finite, make_summary
 from common.config import Config, ConfigError
 
 pytestmark = pytest.mark.multiprocess
@@ -31,28 +34,27 @@ EVALUATED = ("--evaluate-every-env-steps", "150", "--evaluation-min-updates", "5
 FEW = ("--evaluation-episodes", "3")
 JSON = ("--json", "--quiet")
 APEX = ("--strategy", "apex", "--workers", "1", "--envs-per-worker", "4")
+SINGLE = ("--strategy", "single", *SMALL, *EVALUATED, *FEW, "--env", "badenvs:Prints-v0", *JSON)
 
-# Every run of this file, by name. Some at a time: most of a run's time is torch's start.
+# The runs of this file that a command starts, by name. Some at a time: most of a run's time is torch's
+# start.
 RUNS: dict[str, tuple[str, ...]] = {
     "reset": (*APEX, "--env", "badenvs:ResetRaises-v0", "--quiet"),
     "shape": (*APEX, "--env", "badenvs:WrongShape-v0", "--quiet"),
-    "single": ("--strategy", "single", *SMALL, *EVALUATED, *FEW, "--env", "badenvs:Prints-v0", *JSON),
-    "single again": (
-        "--strategy",
-        "single",
-        *SMALL,
-        *EVALUATED,
-        *FEW,
-        "--env",
-        "badenvs:Prints-v0",
-        *JSON,
-    ),
-    "vector": ("--strategy", "vector", *SMALL, *EVALUATED, *FEW, "--envs-per-worker", "4", *JSON),
-    "vector again": ("--strategy", "vector", *SMALL, *EVALUATED, *FEW, "--envs-per-worker", "4", *JSON),
+    "single": SINGLE,
     "apex": (*APEX, *SMALL, "--replay-ratio", "1", *EVALUATED, *FEW, "--tensorboard", "--json"),
     "step": ("--strategy", "single", "--env", "badenvs:StepRaises-v0"),
     "nan": (*APEX, "--env", "badenvs:NanObservation-v0", "--json"),
     "evaluation": ("--strategy", "single", *SMALL, "--env", "badenvs:EvaluationRaises-v0", "--quiet"),
+}
+# Started only when a slow test asks.
+SLOW_RUNS: dict[str, tuple[str, ...]] = {
+    "single again": SINGLE,
+    **{
+        name: ("--strategy", name, "--steps", "3000", "--evaluate-every-env-steps", "1000", *FEW, *JSON)
+        for name in strategies.STRATEGIES
+        if name not in RUNS
+    },
 }
 
 # Section by section what a summary holds, in order.
@@ -80,17 +82,51 @@ SECTIONS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Finished]]:
-    """Yield a function that waits for one of ``RUNS`` and returns it."""
+    """Yield a function that waits for one of ``RUNS`` or ``SLOW_RUNS`` and returns it."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def one(name: str) -> Finished:
+    def one(name: str, arguments: tuple[str, ...]) -> Finished:
         output = folder / name.replace(" ", "-")
-        arguments = ["run", *RUNS[name], "--output", str(output), "--seed", "3"]
+        arguments = ("run", *arguments, "--output", str(output), "--seed", "3")
         return finish(start(arguments, folder, {"OMP_NUM_THREADS": "4"}), output)
 
     with ThreadPoolExecutor(3) as pool:
-        futures: dict[str, Future[Finished]] = {name: pool.submit(one, name) for name in RUNS}
-        yield lambda name: futures[name].result()
+        futures: dict[str, Future[Finished]] = {
+            name: pool.submit(one, name, arguments) for name, arguments in RUNS.items()
+        }
+
+        def get(name: str) -> Finished:
+            if name not in futures:
+                futures[name] = pool.submit(one, name, SLOW_RUNS[name])
+            return futures[name].result()
+
+        yield get
+
+
+def run_of_strategy(name: str) -> Finished:
+    """Return the run that the tests of strategies look at too, as if a command had made it."""
+    done = train(name)
+    return Finished(0, json.dumps(done.summary), "", 0, done.folder)
+
+
+@pytest.fixture(
+    params=[
+        *strategies.STRATEGIES,
+        *(f"bench run {name}" for name in RUNS if name in strategies.STRATEGIES),
+        *(
+            pytest.param(f"bench run {name}", marks=pytest.mark.slow)
+            for name in SLOW_RUNS
+            if name in strategies.STRATEGIES
+        ),
+    ]
+)
+def finished(request: pytest.FixtureRequest) -> Finished:
+    """A completed run of every strategy, in the test's own process and by command."""
+    name = request.param.split()[-1]
+    if name == request.param:
+        return run_of_strategy(name)
+    get: Callable[[str], Finished] = request.getfixturevalue("runs")
+    return get(name)
 
 
 def processes_left(group: int) -> list[str]:
@@ -117,39 +153,64 @@ def parsed(text: str) -> dict[str, Any]:
     return dict(json.loads(text, parse_constant=refuse))
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
-def test_summary_has_every_field(name: str, runs: Callable[[str], Finished]) -> None:
-    finished = runs(name)
+def test_summary_has_every_field(finished: Finished) -> None:
     assert finished.code == 0, finished.stderr
     summary = parsed(finished.stdout)
     assert list(summary) == FIELDS.split()
     for section, fields in SECTIONS.items():
         assert list(summary[section]) == fields.split(), section
     assert summary == finished.summary
-    assert (summary["schema"], summary["strategy"], summary["status"]) == (1, name, "completed")
+    assert (summary["schema"], summary["status"]) == (1, "completed")
     assert summary["error"] is None and summary["wall_seconds"] > summary["training_seconds"]
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
-def test_summary_adds_up(name: str, runs: Callable[[str], Finished]) -> None:
-    summary = parsed(runs(name).stdout)
+def test_summary_adds_up(finished: Finished) -> None:
+    summary = parsed(finished.stdout)
     experience = summary["experience"]
     accounted = sum(experience[part] for part in ("stored", "dropped", "in_flight_at_end"))
     assert experience["collected"] == summary["env_steps"] == accounted
-    assert sum(worker["env_steps"] for worker in experience["workers"]) == summary["env_steps"]
-    assert sum(worker["share_collected"] for worker in experience["workers"]) == pytest.approx(1)
-    assert experience["jain_collected"] == pytest.approx(1)
+    workers = experience["workers"]
+    assert sum(worker["env_steps"] for worker in workers) == summary["env_steps"]
+    assert sum(worker["share_collected"] for worker in workers) == pytest.approx(1)
+    shares = np.array([worker["share_collected"] for worker in workers])
+    assert experience["jain_collected"] == pytest.approx(1 / len(shares) / (shares**2).sum())
     for activities in summary["time"]["roles"].values():
         assert sum(activities.values()) == pytest.approx(1)
     learned = summary["env_steps"] - summary["warmup_env_steps"]
     assert summary["replay_ratio"]["achieved"] == pytest.approx(summary["updates"] / learned)
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
-def test_run_folder_is_complete(name: str, runs: Callable[[str], Finished]) -> None:
-    finished = runs(name)
+def test_summary_says_what_the_audit_counted(finished: Finished) -> None:
+    summary = parsed(finished.stdout)
+    audit, (name, config) = summary["audit"], load_config(finished.folder)
+    assert audit["enabled"] and audit["auditable"] and audit["reason"] is None
+    assert audit["updates_issued"] == summary["updates"] > 0
+    assert audit["writes_issued"] == summary["updates"] * audit["elements"]
+    assert audit["lost_fraction"] == audit["writes_lost"] / audit["writes_issued"]
+    assert strategies.traits_of(name, config).can_lose_updates or audit["writes_lost"] == 0
+    assert f"{audit['writes_lost']:,} of {audit['writes_issued']:,}" in result_text(summary)
+
+
+def test_summary_counts_what_was_lost() -> None:
+    done = train("hogwild", **COPY_BACK)
+    audit = done.summary["audit"]
+    assert audit == done.result.audit and 0 < audit["writes_lost"] < audit["writes_issued"]
+    assert f"({audit['lost_fraction']:.2g})" in result_text(done.summary)
+
+
+def test_summary_says_why_nothing_was_counted() -> None:
+    done = train("single")
+    facts = RunFacts("a", done.folder, "now", 1.0, 475.0, 1.0, {}, {}, None)
+    early = dataclasses.replace(done.result, audit=None, updates=0)
+    audit = make_summary("single", done.config, early, facts)["audit"]
+    assert list(audit) == SECTIONS["audit"].split()
+    assert audit["writes_lost"] is None and not audit["auditable"]
+    assert audit["reason"] == "no update was made"
+
+
+def test_run_folder_is_complete(finished: Finished) -> None:
     files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt"}
-    extra = {"tensorboard"} if name == "apex" else set()
+    extra = {"tensorboard"} if finished.folder.name == "apex" else set()
     assert {path.name for path in finished.folder.iterdir()} == files | extra
     for model in ("model.pt", "best.pt"):
         state = torch.load(finished.folder / model, weights_only=True)
@@ -157,13 +218,11 @@ def test_run_folder_is_complete(name: str, runs: Callable[[str], Finished]) -> N
             tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in state.values()
         )
     strategy, config = load_config(finished.folder)
-    assert strategy == name and config.seed == 3
+    assert strategy == finished.summary["strategy"]
     assert finite(vars(config)) == finished.summary["config"]
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
-def test_events_are_those_of_the_summary(name: str, runs: Callable[[str], Finished]) -> None:
-    finished = runs(name)
+def test_events_are_those_of_the_summary(finished: Finished) -> None:
     rows = [parsed(line) for line in (finished.folder / "events.jsonl").read_text().splitlines()]
     evaluations = [row for row in rows if row["kind"] == "evaluation"]
     seen = [[row[key] for key in ("env_steps", "updates", "seconds", "mean")] for row in evaluations]
@@ -173,11 +232,8 @@ def test_events_are_those_of_the_summary(name: str, runs: Callable[[str], Finish
     assert len(progress) <= finished.summary["wall_seconds"] + 1
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
-def test_one_thread_per_library_whatever_the_user_set(
-    name: str, runs: Callable[[str], Finished]
-) -> None:
-    processes = runs(name).summary["processes"]
+def test_one_thread_per_library_whatever_the_user_set(finished: Finished) -> None:
+    processes = finished.summary["processes"]
     for threads in processes["threads"].values():
         assert threads and set(threads.values()) == {1}
     learns = {role: role != "actor" for role in processes["threads"]}
@@ -185,9 +241,9 @@ def test_one_thread_per_library_whatever_the_user_set(
     assert all(mib > 1 for mib in processes["peak_rss_mib"].values())
 
 
-@pytest.mark.parametrize("name", ["single", "vector"])
-def test_same_seed_same_returns(name: str, runs: Callable[[str], Finished]) -> None:
-    first, second = (runs(run_name).summary for run_name in (name, f"{name} again"))
+@pytest.mark.slow
+def test_same_seed_same_returns(runs: Callable[[str], Finished]) -> None:
+    first, second = (runs(name).summary for name in ("single", "single again"))
     for summary in (first, second):
         returns = summary["returns"]
         returns["evaluations"] = [[row[0], row[1], row[3]] for row in returns["evaluations"]]
@@ -288,8 +344,8 @@ def test_interrupt_before_anything_is_started(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [] and processes_left(finished.group) == []
 
 
-def test_saved_policy_is_played(runs: Callable[[str], Finished], invoke: Any, tmp_path: Path) -> None:
-    folder = runs("vector").folder
+def test_saved_policy_is_played(invoke: Any, tmp_path: Path) -> None:
+    folder = run_of_strategy("vector").folder
     played = [invoke("evaluate", str(folder), "--episodes", "4", "--json").stdout for _ in range(2)]
     assert played[0] == played[1]
     result = parsed(played[0])

@@ -1,12 +1,16 @@
-"""The same seed gives the same run, to the last bit, where one process does everything."""
+"""The same seed gives the same run, to the last bit, where one process acts at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategy_runs import run_here, train
+from strategy_runs import TRAITS, WITH_REPLAY, run_here, train
 
-DETERMINISTIC = ("single", "vector")
+# Where one process does all, and where all wait for each other at a barrier.
+DETERMINISTIC = [
+    name for name in TRAITS if TRAITS[name].single_process or "barrier" in TRAITS[name].guard
+]
+PRIORITIZED = [name for name in DETERMINISTIC if name in WITH_REPLAY]
 SHORT = {"steps": 800, "evaluate_every_env_steps": 600}
 
 
@@ -19,7 +23,13 @@ def test_a_spawned_run_equals_the_same_role_run_here(name: str) -> None:
     assert len(here.evaluations) >= 1
     assert spawned.result.env_steps == here.telemetry.total("env_steps")
     for field in ("observation", "action", "reward", "action_probability"):
-        assert spawned.buffer[field].tobytes() == here.buffer[field].tobytes()
+        if spawned.kept is not None and here.kept is not None:
+            assert spawned.kept[field].tobytes() == here.kept[field].tobytes()
+
+
+def test_the_deterministic_strategies_are_these() -> None:
+    assert {"single", "vector", "sync", "pqn"} <= set(DETERMINISTIC)
+    assert not {"hogwild", "a3c", "impala", "apex"} & set(DETERMINISTIC)
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -29,10 +39,10 @@ def test_the_same_seed_twice_and_another_one(name: str) -> None:
     assert first.evaluations == again.evaluations and first.evaluations
     other = run_here(name, seed=2, **SHORT)
     assert (first.weights != other.weights).mean() > 0.9
-    assert first.buffer["observation"].tobytes() != other.buffer["observation"].tobytes()
+    assert first.lanes[0].observations[0].tobytes() != other.lanes[0].observations[0].tobytes()
 
 
-@pytest.mark.parametrize("name", DETERMINISTIC)
+@pytest.mark.parametrize("name", PRIORITIZED)
 def test_prioritized_replay_is_deterministic_too(name: str) -> None:
     first, again = (run_here(name, prioritized=True, n_step=3, **SHORT) for _ in range(2))
     assert first.weights.tobytes() == again.weights.tobytes()

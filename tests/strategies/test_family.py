@@ -85,6 +85,25 @@ def test_the_traits_hold(name: str) -> None:
 
 
 @every_strategy
+def test_the_traits_of_a_configuration_are_those_of_the_default_or_less_can_go_wrong(name: str) -> None:
+    module = module_of(name)
+    assert strategies.traits_of(name) is module.TRAITS
+    assert strategies.traits_of(name, module.Config()) == module.TRAITS
+    if "lock" in {item.name for item in dataclasses.fields(module.Config)}:
+        guarded = strategies.traits_of(name, module.Config(lock=True))
+        assert module.TRAITS.can_lose_updates and not guarded.can_lose_updates
+        assert guarded == dataclasses.replace(
+            module.TRAITS, can_lose_updates=False, can_go_wrong=guarded.can_go_wrong
+        )
+
+
+@every_strategy
+def test_only_the_common_part_evaluates_and_says_what_is_solved(name: str) -> None:
+    assert not re.search(r"common\.evaluate|play_episodes|reward_threshold|solved", source(name))
+    assert sum("probe.evaluate()" in ast.unparse(role) for role in roles_of(name)) == 1
+
+
+@every_strategy
 def test_defaults_differ_from_the_common_ones_only_where_declared(name: str) -> None:
     module = module_of(name)
     own, common = module.Config(), Config()
@@ -132,8 +151,18 @@ def test_the_sections_stand_in_order(name: str) -> None:
     assert own["train"].lineno == tree.body[-1].lineno
     between = [node for node in own.values() if difference < node.lineno < own["train"].lineno]
     assert between, "the difference is a function"
-    used = {node.id for role in roles_of(name) for node in ast.walk(role) if isinstance(node, ast.Name)}
-    assert {node.name for node in between} & used, "the roles call it"
+    assert {node.name for node in between} & used_by_roles(name), "the roles call it"
+
+
+def used_by_roles(name: str) -> set[str]:
+    """Return the names that the roles use, or the file's own functions that they call."""
+    own, used = functions(name), set(module_of(name).TRAITS.roles)
+    todo = list(used)
+    while todo:
+        names = {node.id for node in ast.walk(own[todo.pop()]) if isinstance(node, ast.Name)}
+        todo += [each for each in names - used if each in own]
+        used |= names
+    return used
 
 
 def roles_of(name: str) -> list[ast.FunctionDef]:

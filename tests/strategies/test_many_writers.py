@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from strategy_runs import COPY_BACK, train
 
 import strategies
 from common.audit import AuditReader, MasterWriter
@@ -117,6 +118,7 @@ def test_staleness_is_bounded_although_a_worker_is_slow(max_staleness: int) -> N
     assert result.total("stored") == result.env_steps
 
 
+@pytest.mark.slow  # a longer one than those of the contract
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("name", ["hogwild", "a3c"])
 def test_under_a_lock_nothing_is_lost_and_every_step_is_accounted_for(name: str) -> None:
@@ -130,8 +132,7 @@ def test_under_a_lock_nothing_is_lost_and_every_step_is_accounted_for(name: str)
 
 @pytest.mark.multiprocess
 def test_copying_back_undoes_whole_updates_and_says_whose() -> None:
-    result = run("hogwild", workers=2, write="copy-back", steps=4_000)
-    audit = result.audit
+    audit = train("hogwild", **COPY_BACK).result.audit
     assert audit is not None and audit["auditable"]
     assert 0 < audit["writes_lost"] < audit["writes_issued"]
     assert audit["lost_whole_at_most"] > 0, "whole updates, not only elements, are undone"
@@ -157,9 +158,7 @@ def test_the_header_follows_the_configuration() -> None:
 
 
 def test_a_wrong_way_to_write_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="'sideways' is not allowed; it is one of in-place, copy-back"
-    ):
+    with pytest.raises(ConfigError, match="'sideways' is not allowed; give one of in-place, copy-back"):
         hogwild.Config.for_env("CartPole-v1", write="sideways")
     with pytest.raises(ConfigError, match="one of adam, rmsprop"):
         a3c.Config.for_env("CartPole-v1", optimizer="sgd")
