@@ -97,18 +97,19 @@ class OrNone(ParamType):
 def config_options() -> list[click.Option]:
     """Return an option for each field of the common ``Config`` and of all strategies' own."""
     configs = {name: strategies.load(name).Config for name in strategies.STRATEGIES}
+    common = {item.name for item in dataclasses.fields(Config)}
     options: dict[str, click.Option] = {}
     for config in (Config, *configs.values()):
         hints = typing.get_type_hints(config)
         for item in dataclasses.fields(config):
             if item.name not in options and "help" in item.metadata:
-                options[item.name] = _option(item, hints[item.name], _defaults(item, configs))
+                describe = _help if item.name in common else _own_help
+                options[item.name] = _option(item, hints[item.name], describe(item, configs))
     return list(options.values())
 
 
-def _option(item: dataclasses.Field[Any], hint: Any, defaults: str) -> click.Option:
+def _option(item: dataclasses.Field[Any], hint: Any, help_text: str) -> click.Option:
     name = SHORT_NAMES.get(item.name, item.name).replace("_", "-")
-    help_text = f"{item.metadata['help']} [{defaults}]"
     if hint is bool:
         return click.Option([f"--{name}/--no-{name}", item.name], default=None, help=help_text)
     kind = _param_type(hint)
@@ -128,16 +129,31 @@ def _param_type(hint: Any) -> ParamType:
     return OrNone(kind) if type(None) in parts else kind
 
 
-def _defaults(item: dataclasses.Field[Any], configs: Mapping[str, type[Config]]) -> str:
-    """Return the default, and the strategies whose default is another."""
-    common = {field.name: field.default for field in dataclasses.fields(Config)}
-    first = common.get(item.name, item.default)
+def _help(item: dataclasses.Field[Any], configs: Mapping[str, type[Config]]) -> str:
+    """Return what a common option does, its default, and the strategies in which either is another."""
+    (first,) = [field.default for field in dataclasses.fields(Config) if field.name == item.name]
     parts = [_shown(first)]
     for name, config in configs.items():
         own = {field.name: field.default for field in dataclasses.fields(config)}
-        if item.name in own and own[item.name] != first:
+        if own[item.name] != first:
             parts.append(f"{name} {_shown(own[item.name])}")
-    return "default: " + ", ".join(parts)
+    text = f"{item.metadata['help']} [default: {', '.join(parts)}]"
+    for name, config in configs.items():
+        own_text = config.__dataclass_fields__[item.name].metadata["help"]
+        if own_text != item.metadata["help"]:
+            text += f" {name}: {own_text}"
+    return text
+
+
+def _own_help(item: dataclasses.Field[Any], configs: Mapping[str, type[Config]]) -> str:
+    """Return what an option is to each of the strategies that have it; no other takes it."""
+    owners: dict[str, list[str]] = {}
+    for name, config in configs.items():
+        for field in dataclasses.fields(config):
+            if field.name == item.name:
+                text = f"{field.metadata['help']} [default: {_shown(field.default)}]"
+                owners.setdefault(text, []).append(name)
+    return " ".join(f"{', '.join(names)}: {text}" for text, names in owners.items())
 
 
 def _shown(value: Any) -> str:

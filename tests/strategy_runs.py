@@ -56,7 +56,7 @@ FOR_STRATEGY: dict[str, dict[str, Any]] = {
     "pqn": {"envs_per_worker": 4, "rollout_length": 8, "minibatches": 4, "epochs": 2},
 }
 # Loses updates for certain: whole sets of weights are written back over each other.
-COPY_BACK: dict[str, Any] = {"write": "copy-back", "steps": 4_000}
+COPY_BACK: dict[str, Any] = {"write": "copy-back", "steps": 2_400}
 
 TRAITS: dict[str, Traits] = {name: strategies.traits_of(name) for name in strategies.STRATEGIES}
 # Those that sample rows from replay, and so keep the rows of a whole run in the shared buffer.

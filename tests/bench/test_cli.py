@@ -147,13 +147,14 @@ def test_whole_numbers_may_be_written_in_three_ways() -> None:
 def test_options_are_the_fields_of_the_configs() -> None:
     options = {option.name: option for option in config_options()}
     configs = [Config, *(strategies.load(name).Config for name in strategies.STRATEGIES)]
-    fields = {item.name: item for config in configs for item in dataclasses.fields(config)}
-    assert set(options) == set(fields)
+    fields = [item for config in configs for item in dataclasses.fields(config)]
+    assert set(options) == {item.name for item in fields}
+    for item in fields:
+        assert item.metadata["help"] in (options[item.name].help or "")
     hints = typing.get_type_hints(Config)
     for name, option in options.items():
         spelled = SHORT_NAMES.get(name, name).replace("_", "-")
         assert f"--{spelled}" in option.opts
-        assert fields[name].metadata["help"] in (option.help or "")
         if hints.get(name) is bool:
             assert f"--no-{spelled}" in option.secondary_opts
 

@@ -40,16 +40,16 @@ SINGLE = ("--strategy", "single", *SMALL, *EVALUATED, *FEW, "--env", "badenvs:Pr
 # start.
 RUNS: dict[str, tuple[str, ...]] = {
     "reset": (*APEX, "--env", "badenvs:ResetRaises-v0", "--quiet"),
-    "shape": (*APEX, "--env", "badenvs:WrongShape-v0", "--quiet"),
     "single": SINGLE,
     "apex": (*APEX, *SMALL, "--replay-ratio", "1", *EVALUATED, *FEW, "--tensorboard", "--json"),
-    "step": ("--strategy", "single", "--env", "badenvs:StepRaises-v0"),
-    "nan": (*APEX, "--env", "badenvs:NanObservation-v0", "--json"),
     "evaluation": ("--strategy", "single", *SMALL, "--env", "badenvs:EvaluationRaises-v0", "--quiet"),
 }
 # Started only when a slow test asks.
 SLOW_RUNS: dict[str, tuple[str, ...]] = {
     "single again": SINGLE,
+    "shape": (*APEX, "--env", "badenvs:WrongShape-v0", "--quiet"),
+    "step": ("--strategy", "single", "--env", "badenvs:StepRaises-v0"),
+    "nan": (*APEX, "--env", "badenvs:NanObservation-v0", "--json"),
     **{
         name: ("--strategy", name, "--steps", "3000", "--evaluate-every-env-steps", "1000", *FEW, *JSON)
         for name in strategies.STRATEGIES
@@ -287,7 +287,10 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in RUNS else pytest.param(name, marks=pytest.mark.slow) for name in FAILURES],
+)
 def test_misbehaving_environment_fails_the_run(name: str, runs: Callable[[str], Finished]) -> None:
     finished = runs(name)
     summary = finished.summary

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from common.supervisor import RunProbe
-from common.types import RunResult
-from strategies import hogwild, single
+from strategy_runs import InProcess, run_here
 
 # Several target copies and enough updates for any difference in order to show in every bit.
 CHOICES: dict[str, Any] = {
@@ -18,23 +15,20 @@ CHOICES: dict[str, Any] = {
     "warmup_env_steps": 200,
     "target_update": 25,
     "batch_size": 32,
-    "evaluation_min_updates": 1_000,
+    "hidden_size": 128,
+    "evaluate_every_env_steps": 10**9,
 }
 
 
-def run(strategy: Any, **choices: Any) -> RunResult:
-    config = strategy.Config.for_env("CartPole-v1", **CHOICES, **choices)
-    result: RunResult = strategy.train(config, RunProbe())
-    assert result.error is None, result.error
-    return result
+def run(name: str, **choices: Any) -> InProcess:
+    return run_here(name, **CHOICES, **choices)
 
 
 @pytest.fixture(scope="module")
-def baseline() -> RunResult:
-    return run(single)
+def baseline() -> InProcess:
+    return run("single")
 
 
-@pytest.mark.multiprocess
 @pytest.mark.parametrize(
     "choices",
     [
@@ -45,20 +39,20 @@ def baseline() -> RunResult:
     ],
     ids=["in-place", "copy-back", "lock", "shared-optimizer"],
 )
-def test_hogwild_with_one_worker_is_single(baseline: RunResult, choices: dict[str, Any]) -> None:
-    result = run(hogwild, workers=1, **choices)
-    assert result.updates == baseline.updates > 150
-    assert np.array_equal(result.final_weights, baseline.final_weights)
-    assert result.train_returns == baseline.train_returns
-    assert result.audit is not None and result.audit["writes_lost"] == 0
+def test_hogwild_with_one_worker_is_single(baseline: InProcess, choices: dict[str, Any]) -> None:
+    left = run("hogwild", workers=1, **choices)
+    updates = [each.telemetry.total("updates") for each in (left, baseline)]
+    assert updates[0] == updates[1] > 150
+    assert np.array_equal(left.weights, baseline.weights)
+    assert left.telemetry.last_returns(100) == baseline.telemetry.last_returns(100) != []
+    assert left.audit["writes_lost"] == 0 and left.audit["updates_issued"] == updates[0]
 
 
-@pytest.mark.multiprocess
-def test_the_audit_off_changes_weights_by_rounding_only(baseline: RunResult) -> None:
-    without = run(single, audit=False)
-    with_one_worker = run(hogwild, workers=1, audit=False)
-    assert np.array_equal(without.final_weights, with_one_worker.final_weights)
-    assert without.audit is not None and without.audit["enabled"] is False
+def test_the_audit_off_changes_weights_by_rounding_only(baseline: InProcess) -> None:
+    without = run("single", audit=False)
+    with_one_worker = run("hogwild", workers=1, audit=False)
+    assert np.array_equal(without.weights, with_one_worker.weights)
+    assert without.audit["enabled"] is False
     assert without.audit["writes_lost"] is None
     # Rounding is a disturbance of 1e-7 that training enlarges; the weights stay recognisably the same.
-    assert np.corrcoef(without.final_weights, baseline.final_weights)[0, 1] > 0.99
+    assert np.corrcoef(without.weights, baseline.weights)[0, 1] > 0.99

@@ -7,14 +7,17 @@ weights are the same bit for bit, not only nearly so.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from strategy_runs import run_here
 
 import strategies
 from common.supervisor import RunProbe
 from common.types import RunResult
 
-SHORT = {
+SHORT: dict[str, Any] = {
     "steps": 700,
     "warmup_env_steps": 200,
     "replay_ratio": 0.25,
@@ -36,8 +39,7 @@ def run(name: str, **choices: object) -> RunResult:
     return result
 
 
-@pytest.mark.multiprocess
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     "choices",
     [
         {"seed": 1, "envs_per_worker": 8},
@@ -47,7 +49,25 @@ def run(name: str, **choices: object) -> RunResult:
     ],
     ids=["uniform", "one lane", "prioritized", "ring reused"],
 )
+
+
+@CASES
 def test_one_worker_with_chunks_of_one_step_is_vector(choices: dict[str, object]) -> None:
+    vector = run_here("vector", **{**SHORT, **choices})
+    sync = run_here("sync", **{**SHORT, "workers": 1, "chunk_steps": 1, **choices})
+
+    np.testing.assert_array_equal(sync.weights, vector.weights)
+    for counter in ("env_steps", "updates", "episodes"):
+        assert sync.telemetry.total(counter) == vector.telemetry.total(counter)
+    assert sync.telemetry.last_returns(100) == vector.telemetry.last_returns(100)
+    assert sync.evaluations == vector.evaluations
+    assert sync.telemetry.total("updates") > 100, "so few updates would prove little"
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@CASES
+def test_one_worker_in_its_own_process_is_vector(choices: dict[str, object]) -> None:
     vector = run("vector", **choices)
     sync = run("sync", workers=1, chunk_steps=1, **choices)
 
@@ -57,43 +77,35 @@ def test_one_worker_with_chunks_of_one_step_is_vector(choices: dict[str, object]
     assert [e.episode_returns for e in sync.evaluations] == [
         e.episode_returns for e in vector.evaluations
     ]
-    assert sync.updates > 100, "so few updates would prove little"
 
 
+def test_same_seed_gives_the_same_weights_whichever_worker_is_slow() -> None:
+    choices = {**SHORT, "workers": 3, "envs_per_worker": 4, "chunk_steps": 5, "seed": 7}
+
+    first, second = run_here("sync", **choices), run_here("sync", straggler="1:1", **choices)
+
+    np.testing.assert_array_equal(first.weights, second.weights)
+    assert first.telemetry.total("env_steps") == second.telemetry.total("env_steps")
+    assert first.telemetry.total("updates") == second.telemetry.total("updates") > 100
+
+
+@pytest.mark.slow
 @pytest.mark.multiprocess
-def test_another_seed_gives_other_weights() -> None:
-    choices = {"workers": 1, "chunk_steps": 1, "steps": 500}
-
-    one, other = run("sync", seed=1, **choices), run("sync", seed=2, **choices)
-
-    assert one.updates > 0
-    assert not np.array_equal(one.final_weights, other.final_weights)
-
-
-@pytest.mark.multiprocess
-@pytest.mark.parametrize("straggler", [None, "1:1"])
-def test_same_seed_gives_the_same_weights_whichever_worker_is_slow(straggler: str | None) -> None:
+def test_same_seed_gives_the_same_weights_in_processes_too() -> None:
     choices = {"workers": 3, "envs_per_worker": 4, "chunk_steps": 5, "seed": 7}
 
-    first = run("sync", **choices)
-    second = run("sync", straggler=straggler, **choices)
+    first, second = run("sync", **choices), run("sync", straggler="1:1", **choices)
 
     np.testing.assert_array_equal(first.final_weights, second.final_weights)
     assert (first.env_steps, first.updates) == (second.env_steps, second.updates)
-    assert first.updates > 100
 
 
-@pytest.mark.multiprocess
-def test_every_transition_is_accounted_for_and_barrier_time_is_booked() -> None:
-    result = run("sync", workers=2, envs_per_worker=4, chunk_steps=4, straggler="0:2")
+def test_barrier_time_is_booked() -> None:
+    choices = {"workers": 2, "envs_per_worker": 4, "chunk_steps": 4, "straggler": "0:2"}
+    left = run_here("sync", **{**SHORT, **choices})
 
-    accounted = result.total("stored") + result.total("dropped") + result.in_flight_at_end
-    assert result.env_steps == accounted
-    assert result.total("dropped") == 0
-    slow, fast = (
-        next(role for role in result.roles if role.name == "actor" and role.worker == worker)
-        for worker in (0, 1)
-    )
-    assert fast.activities["barrier"] > slow.activities["barrier"], "the fast one waits for the slow"
-    assert slow.activities["wait"] == fast.activities["wait"] == 0
-    assert SHORT["steps"] <= result.env_steps <= SHORT["steps"] + 2 * 4 * 4
+    slow, fast = 1, 2  # the learner is the first role
+    waited = [left.telemetry.word(role, "barrier") for role in (slow, fast)]
+    assert waited[1] > waited[0], "the fast one waits for the slow"
+    assert left.telemetry.word(slow, "wait") == left.telemetry.word(fast, "wait") == 0
+    assert SHORT["steps"] <= left.telemetry.total("env_steps") <= SHORT["steps"] + 2 * 4 * 4

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from strategy_runs import COPY_BACK, train
+from strategy_runs import COPY_BACK, run_here, train
 
 import strategies
 from common.audit import AuditReader, MasterWriter
@@ -103,6 +103,18 @@ def test_one_push_is_one_plain_optimizer_step(optimizer: str) -> None:
     assert AuditReader(shared.master).report()["updates_issued"] == 3
 
 
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_staleness_is_bounded_between_threads(max_staleness: int) -> None:
+    workers = 3
+    choices: dict[str, Any] = {"workers": workers, "steps": 2_000, "straggler": "1:2", "lock": True}
+    left = run_here("a3c", max_staleness=max_staleness, **choices)
+    updates = [left.telemetry.word(role, "updates") for role in range(workers)]
+    assert max(updates) - min(updates) <= max_staleness + 2 and min(updates) > 10
+    staleness = left.telemetry.quantiles("gradient_staleness")
+    assert staleness is not None and staleness["max"] <= (workers - 1) * (2 * max_staleness + 1)
+
+
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("max_staleness", [0, 2])
 def test_staleness_is_bounded_although_a_worker_is_slow(max_staleness: int) -> None:
@@ -140,6 +152,14 @@ def test_copying_back_undoes_whole_updates_and_says_whose() -> None:
     assert sum(audit["survivors_by_worker"]) <= audit["updates_issued"]
 
 
+def test_shared_moments_count_the_steps_of_all() -> None:
+    left = run_here("hogwild", shared_optimizer=True, lock=True)
+    state, updates = left.shared.optimizer_state, left.telemetry.total("updates")
+    assert state is not None and updates > 100
+    assert f"step count says {updates} of {updates} updates" in state.describe(updates)
+
+
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_shared_moments_are_named_and_their_step_count_is_checked() -> None:
     result = run("hogwild", workers=2, shared_optimizer=True, steps=3_000)
