@@ -79,9 +79,7 @@ def row_step(row: int, num_lanes: int, width: int) -> tuple[np.ndarray, np.ndarr
     return observation, code % NUM_ACTIONS, step
 
 
-def write_rows(
-    flags: SharedArrays, buffer: Any, config: Config, probe: Probe, width: int
-) -> None:
+def write_rows(flags: SharedArrays, buffer: Any, config: Config, probe: Probe, width: int) -> None:
     """Write rows at full speed until told to stop."""
     from common.experience import SegmentWriter
 

@@ -130,9 +130,7 @@ def test_the_helper_environment_follows_its_own_autoreset_mode(mode: AutoresetMo
             np.testing.assert_array_equal(a, b)
         if mode == AutoresetMode.SAME_STEP and ended.any():
             for lane in np.flatnonzero(ended):
-                np.testing.assert_array_equal(
-                    got[4]["final_obs"][lane], expected[4]["final_obs"][lane]
-                )
+                np.testing.assert_array_equal(got[4]["final_obs"][lane], expected[4]["final_obs"][lane])
         if mode == AutoresetMode.DISABLED and ended.any():
             env.reset(options={"reset_mask": ended.copy()})
             ours.reset(options={"reset_mask": ended.copy()})

@@ -18,9 +18,7 @@ def info(shape: tuple[int, ...], dtype: str) -> EnvInfo:
     ("env_id", "workers", "envs_per_worker"),
     [(ce.PLAIN, 1, 1), (ce.SAME_STEP, 2, 3), (ce.NEXT_STEP, 1, 6)],
 )
-def test_rows_hold_what_every_lane_saw_and_did(
-    env_id: str, workers: int, envs_per_worker: int
-) -> None:
+def test_rows_hold_what_every_lane_saw_and_did(env_id: str, workers: int, envs_per_worker: int) -> None:
     rig = Rig(env_id, workers=workers, envs_per_worker=envs_per_worker, n_step=2)
     buffer = rig.buffer
     for worker in range(workers):

@@ -113,12 +113,8 @@ def test_env_steps_are_stored_dropped_or_in_flight(prioritized: bool, n_step: in
 
 @BOTH
 @pytest.mark.parametrize("envs_per_worker", [1, 4])
-def test_what_a_slow_learner_misses_is_counted_exactly(
-    prioritized: bool, envs_per_worker: int
-) -> None:
-    rig = Rig(
-        envs_per_worker=envs_per_worker, n_step=3, prioritized=prioritized, priority_exponent=0.0
-    )
+def test_what_a_slow_learner_misses_is_counted_exactly(prioritized: bool, envs_per_worker: int) -> None:
+    rig = Rig(envs_per_worker=envs_per_worker, n_step=3, prioritized=prioritized, priority_exponent=0.0)
     rig.run(0, rig.buffer.num_rows // 2)
     rig.replay.take_in()
     stored_before = rig.count("stored")
