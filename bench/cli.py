@@ -145,10 +145,10 @@ def _run(
     from bench.options import make_config
     from bench.runner import run
     from bench.tensorboard import TensorBoardObserver, require_tensorboard
-    from strategies import STRATEGIES
+    from strategies import registered
 
     if strategy is None:
-        raise ConfigError(f"no strategy was given; name one with --strategy: {', '.join(STRATEGIES)}")
+        raise ConfigError(f"no strategy was given; name one with --strategy: {', '.join(registered())}")
     config = make_config(strategy, choices)
     if tensorboard:
         require_tensorboard()

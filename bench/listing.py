@@ -22,7 +22,7 @@ WIDE_COLUMNS = 140
 
 def traits_of_all() -> list[Traits]:
     """Return the traits in teaching order."""
-    return [strategies.traits_of(name) for name in strategies.STRATEGIES]
+    return [strategies.traits_of(name) for name in strategies.registered()]
 
 
 def as_json() -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ class OrNone(ParamType):
 
 def config_options() -> list[click.Option]:
     """Return an option for each field of the common ``Config`` and of all strategies' own."""
-    configs = {name: strategies.load(name).Config for name in strategies.STRATEGIES}
+    configs = {name: strategies.load(name).Config for name in strategies.registered()}
     common = {item.name for item in dataclasses.fields(Config)}
     options: dict[str, click.Option] = {}
     for config in (Config, *configs.values()):

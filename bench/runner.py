@@ -45,7 +45,7 @@ def run(
     """Train once, leave a run folder behind and return its summary.
 
     Args:
-        strategy_name: one of ``strategies.STRATEGIES``.
+        strategy_name: a registered name.
         config: the strategy's own ``Config``.
         output: the run folder; new or empty. ``runs/<run-id>`` if None.
         make_observers: given the run folder, returns who hears the run's ticks and evaluations.

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+
+from common.envs import Lanes
+from common.evaluate import FINAL_EPISODES, play_lanes
 
 
 def run_seed(strategy: str, env_id: str, seed: int, more: tuple[str, ...]) -> dict[str, Any]:
@@ -44,6 +48,14 @@ def describe(seed: int, summary: dict[str, Any]) -> str:
     )
 
 
+def random_returns(env_id: str) -> tuple[float, ...]:
+    """Return the returns of 100 episodes of the uniformly random policy."""
+    lanes = Lanes(env_id, FINAL_EPISODES, np.random.SeedSequence(0))
+    generator = np.random.default_rng(0)
+    number = lanes.info.num_actions
+    return play_lanes(lanes, lambda observation: generator.integers(number, size=len(observation)))
+
+
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
@@ -56,6 +68,8 @@ def _number(value: float | None, digits: int) -> str:
 def main(strategy: str, env_id: str, seeds: int, more: tuple[str, ...]) -> None:
     """Print a table with a row per seed, then how many solved and the medians."""
     click.echo(f"{strategy} on {env_id}")
+    chance = random_returns(env_id)
+    click.echo(f"the random policy returns {np.mean(chance):.1f} (std {np.std(chance):.1f})")
     click.echo("| seed | solved | training s | command s | env steps | updates | final, 100 episodes |")
     click.echo("|---|---|---|---|---|---|---|")
     summaries = []

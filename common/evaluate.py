@@ -6,11 +6,15 @@ first n episodes to finish" of a running batch would prefer the short ones.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from common.acting import ActingNetwork, NetworkSpec
 from common.envs import Lanes
-from common.types import Evaluation, FloatArray
+from common.types import Evaluation, FloatArray, IntArray
 
 SOLVED_IN_A_ROW = 3
 FINAL_EPISODES = 100
@@ -26,19 +30,25 @@ def play_episodes(
 ) -> tuple[float, ...]:
     """Play whole greedy episodes from fresh starts and return their undiscounted returns."""
     lanes = Lanes(env_id, num_episodes, seeds)
+    network = ActingNetwork(spec, vector)
     try:
-        return play_on(lanes, ActingNetwork(spec, vector))
+        return play_lanes(lanes, lambda observation: network.q_values(observation).argmax(axis=1))
     finally:
         lanes.close()
 
 
-def play_on(lanes: Lanes, network: ActingNetwork) -> tuple[float, ...]:
-    """Play one whole greedy episode in each lane and return the undiscounted returns ``[L]``."""
+def play_lanes(lanes: Lanes, choose: Callable[[NDArray[Any]], IntArray]) -> tuple[float, ...]:
+    """Play one whole episode in each lane and return the undiscounted returns ``[L]``.
+
+    Args:
+        lanes: fresh environments.
+        choose: actions ``[L]`` for observations ``[L, ...]``.
+    """
     observation = lanes.reset()
     total = np.zeros(lanes.num_lanes)
     playing = np.ones(lanes.num_lanes, dtype=bool)
     for _ in range(MAX_EPISODE_STEPS):
-        step = lanes.step(network.q_values(observation).argmax(axis=1))
+        step = lanes.step(choose(observation))
         total += np.where(playing, step.reward, 0.0)
         playing &= ~(step.terminated | step.truncated)
         if not playing.any():
