@@ -40,12 +40,17 @@ def run(name: str, **choices: object) -> RunResult:
 @pytest.mark.parametrize(
     "choices",
     [
-        {"seed": 1, "envs_per_worker": 8},
-        {"seed": 2, "envs_per_worker": 1, "n_step": 3},
-        {"seed": 3, "envs_per_worker": 4, "prioritized": True, "n_step": 2},
-        {"seed": 4, "envs_per_worker": 4, "replay_capacity": 200},
+        pytest.param({"seed": 1, "envs_per_worker": 8}, id="uniform"),
+        pytest.param({"seed": 4, "envs_per_worker": 4, "replay_capacity": 200}, id="ring reused"),
+        pytest.param(
+            {"seed": 2, "envs_per_worker": 1, "n_step": 3}, id="one lane", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"seed": 3, "envs_per_worker": 4, "prioritized": True, "n_step": 2},
+            id="prioritized",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["uniform", "one lane", "prioritized", "ring reused"],
 )
 def test_one_worker_with_chunks_of_one_step_is_vector(choices: dict[str, object]) -> None:
     vector = run("vector", **choices)
@@ -71,7 +76,7 @@ def test_another_seed_gives_other_weights() -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("straggler", [None, "1:1"])
+@pytest.mark.parametrize("straggler", [pytest.param(None, marks=pytest.mark.slow), "1:1"])
 def test_same_seed_gives_the_same_weights_whichever_worker_is_slow(straggler: str | None) -> None:
     choices = {"workers": 3, "envs_per_worker": 4, "chunk_steps": 5, "seed": 7}
 
