@@ -73,6 +73,7 @@ class Learner:
         self.num_updates = 0
         self.num_target_copies = 0
         self._warm_up(spec)
+        self.read()
 
     def _warm_up(self, spec: NetworkSpec) -> None:
         """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
@@ -82,8 +83,10 @@ class Learner:
         self.optimizer.zero_grad()
 
     def update(self, batch: Batch) -> UpdateResult:
-        """Take one optimizer step on a batch and keep the target network up to date."""
-        self.read()
+        """Take one optimizer step on a batch and keep the target network up to date.
+
+        For a process that writes alone: what it read after its last update still holds.
+        """
         result = self.compute_gradient(batch)
         self.take_step()
         self.write()
