@@ -74,6 +74,7 @@ class Learner:
         self.num_updates = 0
         self.num_target_copies = 0
         self._warm_up(spec)
+        self.read()
 
     def _warm_up(self, spec: NetworkSpec) -> None:
         """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
@@ -84,6 +85,8 @@ class Learner:
 
     def update(self, batch: Batch, env_steps: int = 0) -> UpdateResult:
         """Take one optimizer step on a batch and keep the target network up to date.
+
+        For a process that writes alone: what it read after its last update still holds.
 
         Args:
             batch: what to learn from.

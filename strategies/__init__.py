@@ -40,7 +40,6 @@ def registered() -> dict[str, str]:
     return modules
 
 
-
 def load(name: str) -> ModuleType:
     """Return a strategy's module, with its ``Config``, ``TRAITS`` and ``train``.
 

@@ -54,10 +54,11 @@ class Config(CommonConfig):
     }
 
     workers: int = changed("workers", 2)
-    envs_per_worker: int = changed("envs_per_worker", 8)
+    envs_per_worker: int = changed("envs_per_worker", 4)
     warmup_env_steps: int = changed("warmup_env_steps", 0)
+    adam_epsilon: float = changed("adam_epsilon", 1e-4)
     target_update: float = option(200, "Pushes of all workers between target copies.", at_least=1)
-    rollout_length: int = option(8, "Vector steps of one gradient at the most.", at_least=2)
+    rollout_length: int = option(16, "Vector steps of one gradient at the most.", at_least=2)
     optimizer: str = option("rmsprop", "The one shared optimizer.", choices=OPTIMIZERS)
     lock: bool = option(False, "Guard each push, so that nothing can be lost.")
     max_staleness: int | None = option(None, "Pushes ahead of the slowest worker.", at_least=0)
@@ -104,8 +105,7 @@ def actor_learner(
     rollout = Rollout(config.rollout_length, config.envs_per_worker, shared.info)
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state)
-    lock = FileLock(shared.lock_file, probe)
-    network = ActingNetwork(shared.spec, learner.vector)
+    network, lock = ActingNetwork(shared.spec, learner.vector), FileLock(shared.lock_file, probe)
     pushes_seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):

@@ -178,7 +178,7 @@ def minibatches(config: Config, rollout: Trajectory, draws: np.random.Generator)
 
 
 def pqn_loss(q_values: Tensor, action: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of (Q(s, a) - target)^2 / 2 over ``[B]`` (Gallici et al. 2024, eq. 8)."""
+    """Return the mean of (Q(s, a) - target)^2 / 2 over ``[B]``."""
     q_taken = q_values.gather(1, action[:, None]).squeeze(1)
     return 0.5 * (q_taken - target).square().mean()
 
