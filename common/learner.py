@@ -74,7 +74,6 @@ class Learner:
         self.num_updates = 0
         self.num_target_copies = 0
         self._warm_up(spec)
-        self.read()
 
     def _warm_up(self, spec: NetworkSpec) -> None:
         """Run one pass and forget it: torch's first backward pass takes a tenth of a second."""
