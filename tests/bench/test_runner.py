@@ -51,7 +51,7 @@ SLOW_RUNS: dict[str, tuple[str, ...]] = {
     "step": ("--strategy", "single", "--env", "badenvs:StepRaises-v0"),
     "nan": (*APEX, "--env", "badenvs:NanObservation-v0", "--json"),
     **{
-        name: ("--strategy", name, "--steps", "3000", "--evaluate-every-env-steps", "1000", *FEW, *JSON)
+        name: ("--strategy", name, "--steps", "8000", *EVALUATED, *FEW, *JSON)
         for name in strategies.STRATEGIES
         if name not in RUNS
     },

@@ -494,7 +494,7 @@ def test_under_a_lock_nothing_is_lost(num_workers: int) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("write", ["in-place", "copy-back"])
-@pytest.mark.parametrize("num_workers", [2, 4])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_without_a_lock_the_counts_and_the_value_sums_agree(num_workers: int, write: str) -> None:
     report, lost, difference, _ = race(num_workers, 3_000, 20_000, lock=False, write=write)
     assert report["auditable"], report["reason"]

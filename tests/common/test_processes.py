@@ -47,9 +47,8 @@ def test_first_weights_draw_from_the_stream_of_weights() -> None:
     shared = Shared(Config(seed=5, hidden_size=8))
     generator = np.random.default_rng(random_stream(5, "weights"))
     first = generator.uniform(-0.5, 0.5, (8, 4))  # fan-in 4
-    assert (
-        shared.weights.latest()[0][:32] == round_to_lattice(first.astype(np.float32)).reshape(-1)
-    ).all()
+    first = round_to_lattice(first.astype(np.float32)).reshape(-1)
+    assert (shared.weights.latest()[0][:32] == first).all()
     assert (initial_weights(shared.spec, 5) == shared.weights.latest()[0]).all()
 
 

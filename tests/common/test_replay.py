@@ -379,7 +379,7 @@ class Race:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("n_step", [1, 5])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.slow), 5])
 @BOTH
 def test_no_transition_is_torn_while_workers_write_at_full_speed(
     prioritized: bool, n_step: int
