@@ -107,8 +107,8 @@ def measure(config: apex.Config) -> dict[str, float]:
     """Run the three once and return rates per second and the two efficiencies."""
     together, actors, learner = run_together(config), run_actors(config), run_learner(config)
     for result in (together, actors, learner):
-        if result.error is not None:
-            raise RuntimeError(result.error)
+        if result.status != "completed":
+            raise click.ClickException(result.error or result.status)
     assert together.steady_seconds is not None and learner.steady_seconds is not None
     rates = {
         "env_steps_together": together.steady_env_steps / together.steady_seconds,

@@ -37,8 +37,8 @@ def env_steps_per_second(strategy: str, seconds: float, straggler: str | None) -
         **CHOICES[strategy],
     )
     result = module.train(config, RunProbe())
-    if result.error is not None:
-        raise click.ClickException(result.error)
+    if result.status != "completed":
+        raise click.ClickException(result.error or result.status)
     return float(result.env_steps / result.training_seconds)
 
 
