@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "experience": _experience(config, result),
         "health": {**dict.fromkeys(HEALTH), "alarms": []},
         "time": {
-            "roles": _activities(result.roles),
+            "roles": _activities(result.roles, lambda role: role.name),
+            "processes": _activities(result.roles, lambda role: f"{role.name}-{role.worker}"),
             "bottleneck": None,
             "verdict": None,
             "suggestion": None,
@@ -185,11 +186,13 @@ def _jain(shares: Sequence[float]) -> float | None:
     return _ratio(sum(shares) ** 2, len(shares) * squares)
 
 
-def _activities(roles: Sequence[RoleReport]) -> dict[str, dict[str, float]]:
-    """Return, per kind of process, the fraction of its booked time that each activity took."""
+def _activities(
+    roles: Sequence[RoleReport], group: Callable[[RoleReport], str]
+) -> dict[str, dict[str, float]]:
+    """Return, per group of processes, the fraction of its booked time that each activity took."""
     seconds: dict[str, dict[str, float]] = {}
     for role in roles:
-        booked = seconds.setdefault(role.name, {})
+        booked = seconds.setdefault(group(role), {})
         for activity, spent in role.activities.items():
             if spent > 0:
                 booked[activity] = booked.get(activity, 0.0) + spent

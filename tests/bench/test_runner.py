@@ -74,7 +74,7 @@ SECTIONS = {
     "experience": "workers episode_length jain_collected jain_consumed collected stored dropped "
     "in_flight_at_end unpublished_at_most",
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction alarms",
-    "time": "roles bottleneck verdict suggestion",
+    "time": "roles processes bottleneck verdict suggestion",
     "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
     "supervisor_rss_mib",
 }
