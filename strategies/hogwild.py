@@ -55,8 +55,11 @@ class Config(CommonConfig):
             "replay_ratio": 1 / 4,
             "epsilon_end": 0.1,
             "epsilon_decay_env_steps": 5_000,
+            # Several writers with a momentum each: half the step, half the target's speed.
+            "learning_rate": 1.5e-3,
+            "target_update": 50.0,
             "learning_rate_decay_env_steps": 40_000,
-            "steps": 50_000,
+            "steps": 100_000,
             "evaluate_every_env_steps": 800,
         },
     }
