@@ -14,6 +14,9 @@ CHOICES: dict[str, Any] = {
     "steps": 900,
     "warmup_env_steps": 200,
     "target_update": 25,
+    # hogwild has another preset than its parent for these.
+    "learning_rate": 1e-3,
+    "learning_rate_end": 1e-4,
     "batch_size": 32,
     "hidden_size": 128,
     "evaluate_every_env_steps": 10**9,
