@@ -23,6 +23,9 @@ from common.config import ConfigError
 
 ALIGNMENT_BYTES = 64  # one cache line: two writers' arrays never share a line
 
+# What an actor takes that has loaded numpy and gymnasium only; a learner takes ten times as much.
+PROCESS_MIB = 40
+
 _fence_lock = threading.Lock()
 
 
@@ -94,4 +97,18 @@ def _require_room(num_bytes: int) -> None:
         raise ConfigError(
             f"the run needs {num_bytes / 2**20:.0f} MiB of shared memory and {free / 2**20:.0f} MiB "
             "are free (memory, and /dev/shm in a container); ask for a smaller replay capacity"
+        )
+
+
+def require_room_for_processes(number: int) -> None:
+    """Refuse more processes than memory can hold, before any memory is shared among them.
+
+    Raises:
+        ConfigError: even the smallest processes would not fit.
+    """
+    room = int(psutil.virtual_memory().available / 2**20 / PROCESS_MIB)
+    if number > room:
+        raise ConfigError(
+            f"{number} workers are more than the free memory holds: at {PROCESS_MIB} MiB each at the "
+            f"least there is room for {room}"
         )

@@ -32,6 +32,7 @@ from common.experience import ExperienceBuffer
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.processes import Role, random_stream, run_child
+from common.shared_memory import require_room_for_processes
 from common.telemetry import ACTIVITIES, COUNTERS, WORD, NullObserver, Observer, Probe, Telemetry
 from common.types import Evaluation, FloatArray, RoleReport, RunResult
 from common.weights import SharedWeights
@@ -80,6 +81,7 @@ class Shared:
         shared_optimizer: str | None = None,
         lock: bool = False,
     ) -> None:
+        require_room_for_processes(config.workers)
         self.info: EnvInfo = inspect_env(config.env_id)
         self.spec: NetworkSpec = network_spec(config, self.info)
         initial = initial_weights(self.spec, config.seed)

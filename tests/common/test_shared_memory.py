@@ -16,7 +16,12 @@ import common.shared_memory
 from common.config import Config, ConfigError
 from common.envs import inspect_env
 from common.experience import ExperienceBuffer
-from common.shared_memory import ALIGNMENT_BYTES, SharedArrays, free_bytes
+from common.shared_memory import (
+    ALIGNMENT_BYTES,
+    SharedArrays,
+    free_bytes,
+    require_room_for_processes,
+)
 
 FIELDS = {
     "bytes": ((3,), np.uint8),
@@ -150,3 +155,11 @@ def test_what_is_free_is_the_smaller_of_memory_and_shm(monkeypatch: pytest.Monke
     monkeypatch.setattr(common.shared_memory.sys, "platform", "darwin")
     monkeypatch.setattr(common.shared_memory.psutil, "virtual_memory", lambda: Amount(1000))
     assert free_bytes() == 1000
+
+
+def test_more_workers_than_memory_holds_are_refused_before_anything_is_shared(monkeypatch) -> None:
+    available = type("Memory", (), {"available": 100 * 2**20})
+    monkeypatch.setattr("common.shared_memory.psutil.virtual_memory", lambda: available)
+    require_room_for_processes(2)
+    with pytest.raises(ConfigError, match="100000 workers .* room for 2"):
+        require_room_for_processes(100_000)
