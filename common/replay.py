@@ -297,9 +297,10 @@ class PrioritizedReplay:
         Raises:
             RuntimeError: nothing was published, or no whole batch could be copied.
         """
-        if self.num_transitions == 0:
-            raise RuntimeError("there is no transition to draw")
         for _ in range(MAX_DRAWS):
+            if self.num_transitions == 0:  # a worker may have come round while this process slept
+                self.take_in()
+                continue
             place, probability = self._tree.sample(self._batch_size, self._generator)
             row = self._reader.row_of(place)
             weight = (self.num_transitions * probability) ** -self._importance_exponent
@@ -309,6 +310,8 @@ class PrioritizedReplay:
                 return batch
             self._probe.count("samples_retried")
             self.take_in()
+        if self.num_transitions == 0:
+            raise RuntimeError("there is no transition to draw")
         raise RuntimeError(f"no intact batch in {MAX_DRAWS} draws")
 
     def update_priorities(self, batch: Batch, td_error: FloatArray) -> None:
