@@ -58,6 +58,8 @@ def inspect_env(env_id: str) -> EnvInfo:
     """
     env = _make_one(env_id)
     try:
+        if env.spec is not None and env.spec.id != env_id.rpartition(":")[2]:
+            raise ConfigError(f"{env_id!r} names no version of an environment; write {env.spec.id}")
         observation_space, action_space = env.observation_space, env.action_space
         if not isinstance(action_space, gymnasium.spaces.Discrete):
             raise ConfigError(

@@ -317,3 +317,9 @@ def test_streams_of_different_purposes_differ() -> None:
     assert len(states) == 2 * 5 * 8 * 3
     again = random_stream(1, "replay", 2, 1).generate_state(4)
     assert tuple(again) in states
+
+
+def test_an_id_without_a_version_is_refused_and_the_version_named() -> None:
+    with pytest.raises(ConfigError, match="CartPole-v1"):
+        inspect_env("CartPole")
+    assert inspect_env("CartPole-v1").num_actions == 2
