@@ -303,15 +303,7 @@ class _Supervisor:
         returns = self._play(vector, self._config.evaluation_episodes, number)
         if returns is None:
             return
-        evaluation = Evaluation(
-            env_steps=self._telemetry.total("env_steps"),
-            updates=self._telemetry.total("updates"),
-            training_seconds=training_seconds,
-            command_seconds=0.0,
-            episode_returns=returns,
-        )
-        seconds = time.perf_counter() - self._probe.command_started_at
-        evaluation = _with_command_seconds(evaluation, seconds)
+        evaluation = self._evaluation(returns, training_seconds)
         best = self._record.add(evaluation, vector)
         self._probe.observer.on_evaluation(evaluation, best)
         if not self._record.wants_confirmation:
@@ -358,7 +350,8 @@ class _Supervisor:
         final = None
         if self._stop_reason in (None, "completed"):
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
-            final = None if returns is None else self._evaluation_now(returns)
+            if returns is not None:
+                final = self._evaluation(returns, self._windows()["training_seconds"])
         status = self._stop_reason or "completed"
         if final is None and status == "completed":
             status = "interrupted"
@@ -393,11 +386,11 @@ class _Supervisor:
             return self._audit.report()
         return self._audit.report(state.describe(self._shared.master.updates_issued))
 
-    def _evaluation_now(self, returns: tuple[float, ...]) -> Evaluation:
+    def _evaluation(self, returns: tuple[float, ...], training_seconds: float) -> Evaluation:
         return Evaluation(
             env_steps=self._telemetry.total("env_steps"),
             updates=self._telemetry.total("updates"),
-            training_seconds=self._windows()["training_seconds"],
+            training_seconds=training_seconds,
             command_seconds=time.perf_counter() - self._probe.command_started_at,
             episode_returns=returns,
         )
@@ -471,16 +464,6 @@ class _Supervisor:
                 child.process.kill()
                 child.process.join(1.0)
             child.connection.close()
-
-
-def _with_command_seconds(evaluation: Evaluation, seconds: float) -> Evaluation:
-    return Evaluation(
-        evaluation.env_steps,
-        evaluation.updates,
-        evaluation.training_seconds,
-        seconds,
-        evaluation.episode_returns,
-    )
 
 
 def _how_it_ended(exitcode: int | None) -> str:
