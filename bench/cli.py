@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -18,6 +19,9 @@ from common.config import ConfigError
 
 COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
+
+# Commands with a file of their own, each a click command called ``command``, loaded when asked for.
+COMMANDS: dict[str, str] = {}
 
 
 def main() -> None:
@@ -43,6 +47,17 @@ def _hide_main() -> None:
 
 class OneSentence(click.Group):
     """A group that says in one sentence what was wrong with the input, and exits with 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, those not loaded yet included."""
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, loading its file if it has one of its own."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return command
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run a command and exit with its code."""
