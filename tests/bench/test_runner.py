@@ -61,7 +61,8 @@ SLOW_RUNS: dict[str, tuple[str, ...]] = {
 FIELDS = (
     "schema strategy env_id seed status config machine versions commit wall_seconds env_steps updates "
     "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
-    "warmup_seconds replay_ratio returns audit policy_lag gradient_staleness sample_age experience "
+    "warmup_seconds replay_ratio returns audit policy_lag acting_lag "
+    "gradient_staleness sample_age experience "
     "health time processes run_id folder started_at error"
 )
 SECTIONS = {
@@ -73,7 +74,8 @@ SECTIONS = {
     "survivors_by_worker duplicates torn_reads_at_most auditable reason optimizer_state",
     "experience": "workers episode_length jain_collected jain_consumed collected stored dropped "
     "in_flight_at_end unpublished_at_most",
-    "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction alarms",
+    "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
+    "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
     "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
     "supervisor_rss_mib",
