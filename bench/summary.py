@@ -207,7 +207,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
 
 
 def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
-    """Return the shares of what was collected and consumed, in quarters of the episodes by length.
+    """Return the shares of what was collected and consumed, in quarters of the env steps by episode length.
 
     With replay it is what the replay took in and what was drawn from it. Where each transition is
     learned from once, both are the same.
@@ -219,11 +219,9 @@ def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
     collected, consumed = (result.lengths[kind][:NUM_BINS] for kind in kinds)
     if collected.sum() == 0:
         return None
-    # An episode of n env steps puts n into its bin: so many episodes, nearly, are in it.
-    episodes = collected / np.maximum(EDGES, 1)
-    quarter = np.minimum(
-        (np.cumsum(episodes) / episodes.sum() * LENGTH_BINS).astype(int), LENGTH_BINS - 1
-    )
+    # By env steps, not by episodes: a thousand short episodes must not hide a long one.
+    middle = (np.cumsum(collected) - collected / 2) / collected.sum()
+    quarter = (middle * LENGTH_BINS).astype(int)
     longest = int(result.lengths[kinds[0]][LARGEST])
     rows = []
     for number in range(LENGTH_BINS):
