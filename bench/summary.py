@@ -207,7 +207,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
 
 
 def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
-    """Return the shares of what was collected and consumed, in quarters of the env steps by episode length.
+    """Return the shares of what was collected and consumed, in quarters by episode length.
 
     With replay it is what the replay took in and what was drawn from it. Where each transition is
     learned from once, both are the same.
