@@ -30,13 +30,26 @@ history; the report then says so and gives no number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.shared_memory import SharedArrays, memory_fence
 from common.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from common.audited_module import SharedAudit as SharedAudit
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load what needs torch only when it is asked for: actors import this file without it."""
+        if name != "SharedAudit":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from common.audited_module import SharedAudit
+
+        return SharedAudit
+
 
 Float64Array = NDArray[np.float64]
 
@@ -52,7 +65,7 @@ MAX_UPDATES_BETWEEN_SAMPLES = 2**22
 SAMPLE_EVERY_UPDATES = 2**20
 
 # Words of one worker: one cache line, so that no two workers write the same one.
-STARTED, FINISHED, TORN_READS, VOID_SINCE = range(4)
+STARTED, FINISHED, TORN_READS, VOID_SINCE, OWNER = range(5)
 WORDS_PER_WORKER = 8
 
 WRITES = ("in-place", "copy-back")
@@ -199,6 +212,10 @@ class MasterWriter:
         if not (vector.max() <= MAX_WEIGHT and vector.min() >= -MAX_WEIGHT):
             self._words[VOID_SINCE] = self._words[VOID_SINCE] or max(1, self._words[FINISHED])
 
+    def is_as_read(self, vector: FloatArray) -> bool:
+        """Return whether ``vector`` still holds what was read, bit for bit (so that NaN is itself)."""
+        return bool(np.array_equal(vector.view(np.int32), self._before.view(np.int32)))
+
     def apply(self, vector: FloatArray) -> None:
         """Write the change of ``vector`` since it was read, in the way this writer writes.
 
@@ -316,6 +333,7 @@ class AuditReader:
         report["optimizer_state"] = optimizer_state
         report["elements"] = self._master.num_parameters
         report["updates_issued"] = int(words[:, FINISHED].sum())
+        report["updates_issued_by_worker"] = [int(number) for number in words[:, FINISHED]]
         report["torn_reads_at_most"] = int(words[:, TORN_READS].sum())
         if self._reason is None:
             report.update(self._counts(report["updates_issued"]))
@@ -368,6 +386,7 @@ REPORT_FIELDS = (
     "lost_whole_at_most",
     "writes_uncertain",
     "updates_issued",
+    "updates_issued_by_worker",
     "survivors_by_worker",
     "duplicates",
     "torn_reads_at_most",
