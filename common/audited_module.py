@@ -225,8 +225,13 @@ class _AuditedWorker:
         """Read the master for the first gradient after a step; the rest of the iteration keeps it."""
         if self._is_fresh or not torch.is_grad_enabled():
             return
-        self._require_unchanged()
-        self._writer.read_into(self._vector)
+        if not self._writer.is_as_read(self._vector):
+            raise RuntimeError(
+                "the module's weights were changed outside optimizer.step(), so the change is in no "
+                "update; do it before SharedAudit, or in a step hook registered before audit.wrap"
+            )
+        if not self._writer.is_current():
+            self._writer.read_into(self._vector)
         self._is_fresh = True
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -236,7 +241,7 @@ class _AuditedWorker:
                 f"the optimizer of worker {self._worker} was stepped by two threads; each needs a "
                 "worker number, a module and an optimizer of its own"
             )
-        self._require_unchanged()
+        self._require_in_place()
         require_own_parameters(self._own, optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -244,15 +249,6 @@ class _AuditedWorker:
         self._writer.apply(self._vector)
         self._writer.read_into(self._vector)
         self._is_fresh = False
-
-    def _require_unchanged(self) -> None:
-        """Check that the module holds what was read: a change from elsewhere would be undone unseen."""
-        self._require_in_place()
-        if not self._writer.is_as_read(self._vector):
-            raise RuntimeError(
-                "the module's weights were changed outside optimizer.step(), so the change is in no "
-                "update; do it before SharedAudit, or in a step hook registered before audit.wrap"
-            )
 
     def _require_in_place(self) -> None:
         if self._words[OWNER] != self._token:

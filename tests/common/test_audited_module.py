@@ -156,7 +156,7 @@ def test_modules_that_are_no_flat_vector_keep_their_values_and_their_ties() -> N
     output.square().mean().backward()
     optimizer.step()
     assert model.tied.weight is model.head.weight
-    assert (model.frozen == 0.25).all() and float(model.scale) != 2.0
+    assert (model.frozen == 0.25).all() and model.scale.item() != 2.0
     report = audit.report()
     assert report["elements"] == sum(p.numel() for p in model.parameters()) == 2 * 3 * 9 + 3 + 6 + 20
     assert report["writes_lost"] == 0 and report["updates_issued"] == 1
@@ -406,9 +406,10 @@ def test_weights_changed_between_steps_are_found_out() -> None:
         model[0].weight.clamp_(-0.01, 0.01)
     with pytest.raises(RuntimeError, match=r"changed outside optimizer.step\(\)"):
         loss_of(model)
-    with pytest.raises(RuntimeError, match=r"changed outside optimizer.step\(\)"):
-        optimizer.step()
-    assert audit.report()["updates_issued"] == 1
+    optimizer.step()  # without a forward pass the change is not undone: it is part of this update
+    audit.report()
+    assert np.abs(audit.master.vector()[:32]).max() < 0.02
+    assert audit.report()["updates_issued"] == 2
 
 
 def test_a_step_hook_may_change_the_weights_too() -> None:
