@@ -251,6 +251,7 @@ def test_only_the_maker_reads_the_report() -> None:
 # --- Several processes ---
 
 
+@pytest.mark.slow  # by default the program of docs/how-to/audit-your-own-loop.md is run
 @pytest.mark.multiprocess
 def test_processes_with_and_without_a_lock_of_their_own() -> None:
     model, number = make_model(), 150
