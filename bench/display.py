@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from bench.answers import answers
 from common.config import Config
 from common.types import Alarm, Evaluation
 
@@ -288,12 +289,12 @@ def result_text(summary: Mapping[str, Any]) -> str:
         f"in {summary['training_seconds']:.1f} s",
         "speed": _speed(summary),
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
-        "lost writes": _lost_writes(summary["audit"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
     }
     title = f"{summary['strategy']} on {summary['env_id']}, seed {summary['seed']}"
-    return "\n".join([title, *(f"  {name:<13} {text}" for name, text in rows.items())])
+    lines = [f"  {name:<13} {text}" for name, text in rows.items()]
+    return "\n".join([title, *lines, "", *(f"  {answer}" for answer in answers(summary))])
 
 
 def _solved(returns: Mapping[str, Any]) -> str:
@@ -331,13 +332,6 @@ def _replay_ratio(ratio: Mapping[str, Any]) -> str:
     achieved = "none" if ratio["achieved"] is None else f"{ratio['achieved']:.4g}"
     asked = "derived" if ratio["requested"] is None else f"asked {ratio['requested']}"
     return f"{asked}, achieved {achieved} updates per env step"
-
-
-def _lost_writes(audit: Mapping[str, Any]) -> str:
-    if audit["writes_lost"] is None:
-        return f"not counted: {audit['reason']}"
-    lost, issued = audit["writes_lost"], audit["writes_issued"]
-    return f"{lost:,} of {issued:,}" + (f" ({audit['lost_fraction']:.2g})" if lost else "")
 
 
 def _memory(processes: Mapping[str, Any]) -> str:
