@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import strategies
+from bench.answers import answers
 from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
@@ -57,6 +58,7 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
+    consumed = sum(result.consumed_by_worker)
     is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
@@ -73,6 +75,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
             "achieved": _ratio(result.steady_updates, result.steady_env_steps),
+            "samples_per_insert": _ratio(sum(result.consumed_by_worker), result.total("stored"))
+            or None,
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),
@@ -96,7 +100,14 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "error": result.error,
     }
     clean: dict[str, Any] = finite(summary)
+    clean["answers"] = answers(clean)
     return clean
+
+
+def _warmup(strategy: str, config: Config) -> int:
+    """Return the env steps before the first update is owed."""
+    unused = strategies.traits_of(strategy).unused_options
+    return 0 if "warmup_env_steps" in unused else config.warmup_env_steps
 
 
 def _audit(config: Config, result: RunResult) -> dict[str, Any]:

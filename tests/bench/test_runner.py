@@ -63,15 +63,16 @@ FIELDS = (
     "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
     "warmup_seconds replay_ratio returns audit policy_lag acting_lag "
     "gradient_staleness sample_age experience "
-    "health time processes run_id folder started_at error"
+    "health time processes run_id folder started_at error answers"
 )
 SECTIONS = {
-    "replay_ratio": "requested achieved",
+    "replay_ratio": "requested achieved samples_per_insert",
     "returns": "eval_mean eval_std eval_episodes train_last_100_mean threshold solved_at_seconds "
     "solved_at_env_steps solved_after_command_seconds best_mean evaluations",
     "audit": "enabled writes_issued writes_lost lost_fraction elements elements_affected "
     "worst_element_lost damaged_updates_at_least lost_whole_at_most writes_uncertain updates_issued "
-    "survivors_by_worker duplicates torn_reads_at_most auditable reason optimizer_state",
+    "updates_issued_by_worker survivors_by_worker duplicates torn_reads_at_most auditable reason "
+    "optimizer_state",
     "experience": "workers episode_length jain_collected jain_consumed collected stored dropped "
     "in_flight_at_end unpublished_at_most",
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
