@@ -74,9 +74,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         **_throughput(result),
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
-            "achieved": _ratio(result.steady_updates, result.steady_env_steps),
-            "samples_per_insert": _ratio(sum(result.consumed_by_worker), result.total("stored"))
-            or None,
+            "achieved": _ratio(result.updates, max(0, result.env_steps - _warmup(strategy, config))),
+            "samples_per_insert": _ratio(consumed, result.total("stored")) if consumed else None,
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),

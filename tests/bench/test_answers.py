@@ -147,12 +147,8 @@ def test_ages_are_told_in_updates_and_time() -> None:
 
 
 def test_alarms_are_told_with_their_remedy() -> None:
-    alarm = {
-        "name": "divergence",
-        "at_env_steps": 1_234,
-        "meaning": "too high",
-        "remedy": "--layer-norm",
-    }
+    alarm = {"name": "divergence", "at_env_steps": 1_234, "meaning": "too high"}
+    alarm["remedy"] = "--layer-norm"
     ratio = {"achieved": 0.251, "requested": 0.25, "samples_per_insert": 32.1}
     health = {"alarms": [], "q_max": 98.0, "q_bound": 100.0, "dormant_fraction": 0.25}
     health["most_sampled"] = 88.0
