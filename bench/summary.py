@@ -218,6 +218,7 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "imports_torch": {
             name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
         },
+        "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
     }
