@@ -246,6 +246,7 @@ def result_text(summary: Mapping[str, Any]) -> str:
         f"in {summary['training_seconds']:.1f} s",
         "speed": _speed(summary),
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
+        "bottleneck": _bottleneck(summary["time"]),
         "lost writes": _lost_writes(summary["audit"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
@@ -289,6 +290,12 @@ def _replay_ratio(ratio: Mapping[str, Any]) -> str:
     achieved = "none" if ratio["achieved"] is None else f"{ratio['achieved']:.4g}"
     asked = "derived" if ratio["requested"] is None else f"asked {ratio['requested']}"
     return f"{asked}, achieved {achieved} updates per env step"
+
+
+def _bottleneck(time: Mapping[str, Any]) -> str:
+    if time["verdict"] is None:
+        return "unknown"
+    return f"{time['verdict']}\n  {'':<13} try {time['suggestion']}"
 
 
 def _lost_writes(audit: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import strategies
+from bench.diagnosis import diagnose
 from common.audit import REPORT_FIELDS
 from common.config import Config
 from common.types import Evaluation, RoleReport, RunResult
@@ -88,6 +89,7 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "started_at": facts.started_at,
         "error": result.error,
     }
+    summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
     return clean
 
