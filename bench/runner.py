@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import strategies
+from bench.devices import check_device
 from bench.machine import commit, machine, versions
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
 from common.config import Config, ConfigError
@@ -59,6 +60,7 @@ def run(
     started = time.perf_counter() if command_started_at is None else command_started_at
     strategy = strategies.load(strategy_name)
     threshold = inspect_env(config.env_id).reward_threshold
+    check_device(config.device)
     folder = RunFolder(strategy_name, config, output)
     try:
         with contextlib.closing(EventLog(folder.path / "events.jsonl")) as log:

@@ -14,6 +14,7 @@ import numpy as np
 
 import strategies
 from bench.answers import answers
+from bench.diagnosis import diagnose
 from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
@@ -98,6 +99,7 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "started_at": facts.started_at,
         "error": result.error,
     }
+    summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
     clean["answers"] = answers(clean)
     return clean
@@ -309,6 +311,7 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "imports_torch": {
             name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
         },
+        "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
     }

@@ -173,6 +173,7 @@ class RoleReport:
         threads: the limit that each numeric library in the process reports.
         imports_torch: whether torch was loaded when the role ended.
         wall_seconds: from the common start to its end.
+        device: what the role's learner computed on; None if it computed no gradient.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -185,6 +186,7 @@ class RoleReport:
     threads: dict[str, int] = field(default_factory=dict)
     imports_torch: bool | None = None
     wall_seconds: float = 0.0
+    device: str | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 

@@ -78,8 +78,8 @@ SECTIONS = {
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
     "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
-    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
-    "supervisor_rss_mib",
+    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch device "
+    "shared_mib supervisor_rss_mib",
 }
 
 
@@ -91,7 +91,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], F
     def one(name: str, arguments: tuple[str, ...]) -> Finished:
         output = folder / name.replace(" ", "-")
         arguments = ("run", *arguments, "--output", str(output), "--seed", "3")
-        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "4"}), output)
+        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "8"}), output)
 
     with ThreadPoolExecutor(3) as pool:
         futures: dict[str, Future[Finished]] = {
