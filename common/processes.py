@@ -98,7 +98,7 @@ def run_child(
     # An environment may print; standard output belongs to the supervisor (and to --json).
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
-    _leave_with_parent()
+    leave_with_parent()
     try:
         limit_threads()
         connection.send(("started", {"start_seconds": start_seconds}))
@@ -125,7 +125,7 @@ def run_child(
         sys.exit(1)
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
     """End this process as soon as its parent is gone, however that happened."""
     parent = multiprocessing.parent_process()
     if parent is None:
