@@ -96,10 +96,13 @@ def run_child(
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
         probe.set("finished_ns", time.perf_counter_ns())
+        cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
-        connection.send(("finished", {"threads": limits, "imports_torch": "torch" in sys.modules}))
+        torch = "torch" in sys.modules
+        found = {"threads": limits, "imports_torch": torch, "cpu_seconds": cpu_seconds}
+        connection.send(("finished", found))
     except BaseException:
         connection.send(("failed", {"traceback": traceback.format_exc()}))
         sys.exit(1)

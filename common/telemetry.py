@@ -162,6 +162,7 @@ class Probe:
         self._episodes = arrays["episodes"][self._role]
         self._histograms = arrays["histograms"][self._role]
         self._last_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_all_words", "_words", "_control", "_episodes", "_histograms", "_last_ns")
@@ -197,6 +198,7 @@ class Probe:
             words[HEARTBEAT] = time.perf_counter_ns()
             time.sleep(HOLD_SECONDS)
         words[started] = self._last_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = time.process_time()
 
     @property
     def is_stopping(self) -> bool:

@@ -151,6 +151,7 @@ class RoleReport:
             shared memory), in MiB.
         threads: the limit that each numeric library in the process reports.
         imports_torch: whether torch was loaded when the role ended.
+        cpu_seconds: CPU time since the training clock started, evaluations included; None if killed.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -162,6 +163,7 @@ class RoleReport:
     peak_rss_mib: float = 0.0
     threads: dict[str, int] = field(default_factory=dict)
     imports_torch: bool | None = None
+    cpu_seconds: float | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 

@@ -76,7 +76,7 @@ SECTIONS = {
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction alarms",
     "time": "roles processes bottleneck verdict suggestion",
     "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
-    "supervisor_rss_mib",
+    "supervisor_rss_mib cpu_seconds cpu_utilisation",
 }
 
 
