@@ -1,4 +1,4 @@
-"""``bench compare``: several strategies and seeds under equal budgets, and a table of what each gave."""
+"""``bench compare``: several strategies and seeds under equal budgets, and what each of them gave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from common.config import ConfigError
+from common.config import ConfigError, spell
 
 DEFAULT_STEPS = 100_000
 DEFAULT_SECONDS = 12.0
@@ -132,8 +132,8 @@ def refuse_other_options(ctx: click.Context) -> None:
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and name not in ("resume", "json_only", "quiet"):
             raise ConfigError(
-                f"--resume goes on with what was decided at the start; leave --{name.replace('_', '-')} "
-                "out, or start a new comparison"
+                f"--resume goes on with what was decided at the start; leave {spell(name)} out, or "
+                "start a new comparison"
             )
 
 

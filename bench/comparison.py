@@ -34,8 +34,8 @@ NEVER = 10**12  # env steps, where seconds are the budget
 PEER = "sb3-dqn"
 BASELINE = "single"
 
-# How wide a strategy is spread is what strategies differ in: these reach those that have a use for them.
-# Any other option must have a use in all of them, or it would make them differ in something else.
+# How wide a strategy is spread is what strategies differ in: these reach those that have a use for
+# them. Any other must have a use in all of them, or it would make them differ in something else.
 WIDTH_OPTIONS = ("workers", "envs_per_worker")
 
 

@@ -51,7 +51,7 @@ class Coefficients:
 
     @property
     def peak(self) -> float:
-        """Return the number of workers with the highest throughput; infinity if more are always better."""
+        """Return the number of workers with the highest throughput; infinity without one."""
         if self.contention >= 1:
             return 1.0
         return (
@@ -222,6 +222,7 @@ def _oversubscription_lines(counts: Sequence[int], cores: int, others: int) -> l
         return []
     learner = " beside a learner" if others else ""
     return [
-        f"With {', '.join(map(str, shared))} workers{learner} there are more processes than the {cores} "
-        "cores here: these measure oversubscription, so more cores should do better than predicted."
+        f"With {', '.join(map(str, shared))} workers{learner} there are more processes than the "
+        f"{cores} cores here: these measure oversubscription, so more cores should do better than "
+        "predicted."
     ]

@@ -79,29 +79,31 @@ def _cpu_cell(row: Row) -> str:
     return NOTHING if value is None else f"{value:.0%}"
 
 
-# Three narrow tables: all of it side by side would not fit on a terminal. "{base}" is the baseline.
-VIEWS: dict[str, dict[str, Callable[[Row], str]]] = {
-    "What was reached": {
-        "solved": _solved_cell,
-        "s to solve": median_cell("seconds_to_solve", ".1f"),
-        "vs {base}: s to solve": versus_cell("seconds_to_solve"),
-        "final return": _return_cell,
-        "vs {base}: return": versus_cell("final_return"),
-    },
-    "How fast": {
-        "env steps/s": median_cell("env_steps_per_second", ",.0f"),
-        "vs {base}: env steps/s": versus_cell("env_steps_per_second"),
-        "updates/s": median_cell("updates_per_second", ",.0f"),
-        "replay ratio": median_cell("replay_ratio", ".3g"),
-    },
-    "What it cost": {
-        "lost writes": median_cell("lost_fraction", ".2g"),
-        "p95 (updates)": _lag_cell,
-        "Jain's index": median_cell("jain_consumed", ".3f"),
-        "alarms": _alarms_cell,
-        "CPU": _cpu_cell,
-        "peak MiB": median_cell("peak_memory_mib", ",.0f"),
-    },
+# Three narrow tables: all of it side by side would not fit on a terminal. A column named VERSUS
+# compares the one before it with the baseline.
+VERSUS = "vs {base}"
+VIEWS: dict[str, list[tuple[str, Callable[[Row], str]]]] = {
+    "What was reached": [
+        ("solved", _solved_cell),
+        ("s to solve", median_cell("seconds_to_solve", ".1f")),
+        (VERSUS, versus_cell("seconds_to_solve")),
+        ("final return", _return_cell),
+        (VERSUS, versus_cell("final_return")),
+    ],
+    "How fast": [
+        ("env steps/s", median_cell("env_steps_per_second", ",.0f")),
+        (VERSUS, versus_cell("env_steps_per_second")),
+        ("updates/s", median_cell("updates_per_second", ",.0f")),
+        ("replay ratio", median_cell("replay_ratio", ".3g")),
+    ],
+    "What it cost": [
+        ("lost writes", median_cell("lost_fraction", ".2g")),
+        ("old by, p95", _lag_cell),
+        ("Jain's index", median_cell("jain_consumed", ".3f")),
+        ("alarms", _alarms_cell),
+        ("CPU", _cpu_cell),
+        ("peak MiB", median_cell("peak_memory_mib", ",.0f")),
+    ],
 }
 
 
@@ -116,15 +118,10 @@ def views(table: Mapping[str, Any]) -> Iterable[tuple[str, list[str], list[list[
             else f"{budget['seconds']:g} s each"
         )
         for title, columns in VIEWS.items():
-            shown = {
-                name.format(base=base): cell
-                for name, cell in columns.items()
-                if base is not None or "{base}" not in name
-            }
-            rows = [
-                [*_key_cells(row), *(cell(row) for cell in shown.values())] for row in budget["rows"]
-            ]
-            yield f"{title}: {equal}", [*keys, *shown], rows
+            shown = [each for each in columns if base is not None or each[0] != VERSUS]
+            titles = [*keys, *(name.format(base=base) for name, _ in shown)]
+            rows = [[*_key_cells(row), *(cell(row) for _, cell in shown)] for row in budget["rows"]]
+            yield f"{title}: {equal}", titles, rows
 
 
 def _key_cells(row: Row) -> list[str]:
@@ -138,7 +135,8 @@ def notes(table: Mapping[str, Any]) -> list[str]:
     seeds, level = len(table["seeds"]), table["level"]
     lines = [
         f"Medians over {seeds} {'seed' if seeds == 1 else 'seeds'}; in brackets the {level:.0%} "
-        "bootstrap interval. Seconds to solve are of training, over the seeds that solved."
+        "bootstrap interval. Seconds to solve are of training, over the seeds that solved. Alarms are "
+        "all seeds' together. Old by: policy lag or gradient staleness, in updates."
     ]
     if table["baseline"] is None:
         lines.append("Without single among the strategies nothing is compared with it.")
@@ -185,7 +183,7 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
     one_line = [max(map(len, (title, *column))) for title, *column in zip(titles, *rows, strict=True)]
     if sum(one_line) + 3 * len(titles) + 1 > width:
-        titles = [title.replace(" ", "\n").replace(":\n", ": ") for title in titles]
+        titles = [title.replace(" ", "\n") for title in titles]
         rows = [[_folded(cell) for cell in row] for row in rows]
     drawn = Table(box=box.ASCII2)
     for number, title in enumerate(titles):
@@ -208,9 +206,8 @@ def as_markdown(table: Mapping[str, Any]) -> str:
         lines += [_markdown_row(row) for row in cells]
         lines.append("")
     lines += [f"- {note}" for note in notes(table)]
-    lines.append(
-        f"- Machine: {table['machine'].get('cpu')}, {table['machine'].get('usable_cores')} cores."
-    )
+    machine = table["machine"]
+    lines.append(f"- Machine: {machine.get('cpu')}, {machine.get('usable_cores')} usable cores.")
     return "\n".join(lines) + "\n"
 
 

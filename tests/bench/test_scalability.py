@@ -93,7 +93,7 @@ def test_what_it_says_is_labelled_as_a_prediction() -> None:
     law = Coefficients(20_000.0, 0.05, 0.05)
     (found,) = of_table(sweep_of_workers(), [budget_with(synthetic(law, 0.01))])
     text = " ".join(found["lines"])
-    assert found["fit"]["best_workers"] == 4 and "up to 4 [4, 4] workers pay off" in text
+    assert found["fit"]["best_workers"] == 4 and "up to 4 [" in text and "workers pay off" in text
     assert "Prediction, not a measurement: 16 workers" in text and "32 workers" in text
     assert "With 4, 8 workers beside a learner there are more processes than the 4 cores" in text
     assert [each["workers"] for each in found["predictions"]] == [16, 32]
