@@ -101,9 +101,6 @@ def command(
         return go_on(load(values["resume"]), "compare", values)
     names = list(registered()) if strategies is None else strategies.split(",")
     if peers:
-        from bench.peers import require_peer
-
-        require_peer()
         names.append(PEER)
     budgets = budgets_of(ctx, values, default=("steps", "seconds"))
     plan = {"kind": "compare", "budgets": budgets, "strategies": unique("strategy", names)}
@@ -185,8 +182,8 @@ def make(plan: dict[str, Any], seeds: int, options: dict[str, Any], output: Path
         options=options,
         **plan,
     )
-    comparison.check()
     inspect_env(env_id)
+    comparison.check()
     comparison.folder = make_folder(plan["kind"], output)
     comparison.save()
     return comparison
@@ -200,14 +197,18 @@ def go_on(comparison: Any, kind: str, values: dict[str, Any]) -> int:
     """
     from bench.cli import reserved_stdout
     from bench.comparison import sole_owner
+    from bench.machine import commit
     from bench.sequence import carry_out
 
+    comparison.check()
     if comparison.kind != kind:
         raise ConfigError(
             f"{comparison.folder} holds a {comparison.kind}; go on with it by "
             f"'bench {comparison.kind} --resume {comparison.folder}'"
         )
     say = (lambda line: None) if values["quiet"] else _say
+    if comparison.commit != commit():
+        say(f"it was started at commit {comparison.commit}, and goes on at {commit()}")
     with reserved_stdout() as stdout, sole_owner(comparison.folder):
         finished = carry_out(comparison, say)
         text = _write_tables(comparison, values["json_only"])

@@ -200,8 +200,12 @@ class Comparison:
         """Make every configuration once.
 
         Raises:
-            ConfigError: one of them cannot work.
+            ConfigError: one of them cannot work, or a package is missing.
         """
+        if PEER in self.strategies:
+            from bench.peers import require_peer
+
+            require_peer()
         for run in self.runs:
             if run.seed == self.seeds[0]:
                 self.config_of(run)

@@ -19,7 +19,7 @@ TYPICAL_ENV_STEPS_PER_SECOND = {
     "impala": 35_000,
     "apex": 70_000,
     "pqn": 26_000,
-    PEER: 1_500,
+    PEER: 1_900,
 }
 UNKNOWN_ENV_STEPS_PER_SECOND = 5_000
 TYPICAL_REST_SECONDS = 5.0

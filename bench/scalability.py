@@ -105,8 +105,10 @@ def _solve(points: Points) -> Coefficients:
     workers, throughput = np.array(pairs, dtype=float).T
     columns = np.stack([np.ones_like(workers), workers - 1, workers * (workers - 1)], axis=1)
     weight = throughput / workers  # of the inverse: so that errors are relative ones
-    (inverse, contention, coherency), _ = nnls(columns * weight[:, None], np.ones_like(workers))
-    return Coefficients(1 / inverse, contention / inverse, coherency / inverse)
+    (inverse, *costs), _ = nnls(columns * weight[:, None], np.ones_like(workers))
+    # A cost that is a billionth of the whole at the largest number is rounding, and no peak far away.
+    costs = [cost if cost * columns[:, 2].max() > 1e-9 * inverse else 0.0 for cost in costs]
+    return Coefficients(1 / inverse, costs[0] / inverse, costs[1] / inverse)
 
 
 def _intervals(points: Points, seed: int) -> list[tuple[float, float] | None]:

@@ -106,7 +106,7 @@ def opening(comparison: Comparison, todo: list[PlannedRun], estimate: Estimate) 
     basis = "by those that are complete" if done else "a guess until the first runs are done"
     return (
         f"{comparison.kind} on {comparison.env_id}: {', '.join(comparison.strategies)}; "
-        f"{len(comparison.seeds)} seeds; {budgets}\n"
+        f"seeds {comparison.seeds[0]} to {comparison.seeds[-1]}; {budgets}\n"
         f"{len(comparison.runs)} runs, one at a time{rest}: about {duration(estimate.seconds(todo))} "
         f"({basis})\n"
         f"folder {comparison.folder}; Ctrl-C stops, and "
