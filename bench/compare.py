@@ -168,9 +168,9 @@ def make(plan: dict[str, Any], seeds: int, options: dict[str, Any], output: Path
     Raises:
         ConfigError: something in it cannot work; no folder is left.
     """
-    from bench.comparison import Comparison, make_folder
+    from bench.comparison import Comparison
+    from bench.comparison_folder import make_folder
     from common.config import Config
-    from common.envs import inspect_env
 
     env_id = options.pop("env_id", Config.env_id)
     workers = options.pop("workers", None)
@@ -182,7 +182,6 @@ def make(plan: dict[str, Any], seeds: int, options: dict[str, Any], output: Path
         options=options,
         **plan,
     )
-    inspect_env(env_id)
     comparison.check()
     comparison.folder = make_folder(plan["kind"], output)
     comparison.save()
@@ -196,7 +195,7 @@ def go_on(comparison: Any, kind: str, values: dict[str, Any]) -> int:
         ConfigError: it is of the other kind, or another process is at work on it.
     """
     from bench.cli import reserved_stdout
-    from bench.comparison import sole_owner
+    from bench.comparison_folder import sole_owner
     from bench.machine import commit
     from bench.sequence import carry_out
 

@@ -9,27 +9,23 @@ Nothing here starts a process; ``bench.sequence`` does.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import strategies
 from bench.machine import commit, machine, versions
 from bench.options import make_config
 from bench.summary import finite, write_json
 from common.config import Config, ConfigError
+from common.envs import inspect_env
 
 SCHEMA = 1
-RUNS = Path("runs")
 NEVER = 10**12  # env steps, where seconds are the budget
 PEER = "sb3-dqn"
 BASELINE = "single"
@@ -197,11 +193,12 @@ class Comparison:
         return make_config(run.strategy, self.choices_of(run))
 
     def check(self) -> None:
-        """Make every configuration once.
+        """Make the environment and every configuration once.
 
         Raises:
             ConfigError: one of them cannot work, or a package is missing.
         """
+        inspect_env(self.env_id)
         if PEER in self.strategies:
             from bench.peers import require_peer
 
@@ -276,55 +273,3 @@ def load(folder: Path) -> Comparison:
         text = " ".join(str(error).split())
         raise ConfigError(f"{path} is not the plan of a comparison: {text}") from None
     raise ConfigError(f"{path} has the schema {schema}; this version reads {SCHEMA}")
-
-
-def make_folder(kind: str, output: Path | None) -> Path:
-    """Return a new folder for a comparison, or the empty one that was named.
-
-    Raises:
-        ConfigError: it is not empty, or cannot be made.
-    """
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{kind}"
-    candidates = (RUNS / (f"{name}-{number}" if number else name) for number in itertools.count())
-    folder = output or next(path for path in candidates if not path.exists())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise ConfigError(
-                f"the output folder {folder} is not empty; name a new or an empty one, or go on with "
-                "a comparison by --resume"
-            )
-    except OSError as error:
-        raise ConfigError(
-            f"the output folder {folder} cannot be written ({error.strerror}); name another one with "
-            "--output"
-        ) from None
-    return folder
-
-
-@contextlib.contextmanager
-def sole_owner(folder: Path) -> Iterator[None]:
-    """Keep a second process from going on with the same comparison meanwhile.
-
-    Raises:
-        ConfigError: one is at work on it.
-    """
-    path = folder / "owner.json"
-    me = {"pid": os.getpid(), "created": psutil.Process().create_time()}
-    other = _living_owner(path)
-    if other not in (None, me):
-        raise ConfigError(f"process {other['pid']} is at work on {folder}; wait for it, or end it")
-    write_json(path, me)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _living_owner(path: Path) -> dict[str, Any] | None:
-    """Return who wrote the file; None if that process is gone, or its number is another's now."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
-        owner = json.loads(path.read_text(encoding="utf-8"))
-        if psutil.Process(owner["pid"]).create_time() == owner["created"]:
-            return dict(owner)
-    return None

@@ -36,7 +36,9 @@ from compare_rig import (
 import strategies
 from bench import sequence
 from bench.cli import cli
-from bench.comparison import NEVER, PEER, Comparison, PlannedRun, load, sole_owner
+from bench.compare import DEFAULT_SECONDS, DEFAULT_STEPS
+from bench.comparison import NEVER, PEER, Comparison, PlannedRun, load
+from bench.comparison_folder import sole_owner
 from bench.estimates import TYPICAL_ENV_STEPS_PER_SECOND, Estimate
 from bench.options import make_config
 from bench.sequence import command, take_stock
@@ -82,6 +84,14 @@ def test_bad_input_is_one_sentence_before_anything_starts(
     for words in expected:
         assert words in found.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_help_states_the_budgets_that_are_the_defaults(invoke: Any) -> None:
+    texts = [" ".join(invoke(name, "--help").stdout.split()) for name in ("compare", "sweep")]
+    assert f"{DEFAULT_STEPS:,} env steps, and {DEFAULT_SECONDS:g} seconds" in texts[0]
+    assert f"each run trains for {DEFAULT_SECONDS:g} seconds" in texts[1]
+    for text in texts:
+        assert "--replay-ratio" in text and "--until-solved" not in text
 
 
 def test_a_missing_peer_is_named(invoke: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,7 +223,7 @@ def test_stock_is_taken_from_the_folders_not_from_what_was_noted(tmp_path: Path)
 
 def test_one_process_at_a_time_owns_a_comparison(tmp_path: Path) -> None:
     with sole_owner(tmp_path):
-        code = "import sys; from pathlib import Path; from bench.comparison import sole_owner\n"
+        code = "import sys; from pathlib import Path; from bench.comparison_folder import sole_owner\n"
         code += "with sole_owner(Path(sys.argv[1])): print('taken')"
         command = [sys.executable, "-c", code, str(tmp_path)]
         other = subprocess.run(command, capture_output=True, text=True)

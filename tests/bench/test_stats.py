@@ -170,6 +170,8 @@ def test_with_five_seeds_the_rule_is_that_the_two_groups_do_not_mix() -> None:
         assert [stats.difference_shown(one, other) for one, other in pairs] == apart.tolist()
     assert math.comb(10, 5) == 252
     assert stats.permutation_p_value([6, 7, 8, 9, 10], [1, 2, 3, 4, 5]) == pytest.approx(2 / 252)
+    assert stats.permutation_p_value([6, 7, 8, 9], [1, 2, 3, 4]) == pytest.approx(2 / 70)
+    assert stats.permutation_p_value([6, 7, 8], [1, 2, 3]) == pytest.approx(2 / 20)
 
 
 def test_what_five_seeds_can_find() -> None:
