@@ -56,22 +56,32 @@ def _memory_mib(summary: Summary) -> float | None:
     return float(total + processes["shared_mib"] + (processes["supervisor_rss_mib"] or 0.0))
 
 
-def seconds_to_solve(summary: Summary) -> float | None:
-    """Return the seconds of training until it was solved: infinity if it was not.
+def _until_solved(field: str) -> Callable[[Summary], float | None]:
+    """Return a function that reads the seconds until it was solved: infinity if it was not.
 
     None if the environment does not say what solved means.
     """
-    returns = summary["returns"]
-    if returns["threshold"] is None:
-        return None
-    seconds = returns["solved_at_seconds"]
-    return math.inf if seconds is None else float(seconds)
+
+    def read(summary: Summary) -> float | None:
+        returns = summary["returns"]
+        if returns["threshold"] is None:
+            return None
+        seconds = returns[field]
+        return math.inf if seconds is None else float(seconds)
+
+    return read
+
+
+# On the training clock, which stands still for evaluations; and from the command's start.
+seconds_to_solve = _until_solved("solved_at_seconds")
+wall_seconds_to_solve = _until_solved("solved_after_command_seconds")
 
 
 METRICS = (
     Metric("env_steps_per_second", lambda s: s["env_steps_per_second"], compared=True),
     Metric("updates_per_second", lambda s: s["updates_per_second"], compared=True),
     Metric("replay_ratio", lambda s: s["replay_ratio"]["achieved"]),
+    Metric("wall_seconds_to_solve", wall_seconds_to_solve, compared=True),
     Metric("seconds_to_solve", seconds_to_solve, compared=True),
     Metric("final_return", lambda s: s["returns"]["eval_mean"], compared=True),
     Metric("lost_fraction", lambda s: s["audit"]["lost_fraction"]),

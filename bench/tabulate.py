@@ -16,6 +16,8 @@ from common.config import spell
 Row = Mapping[str, Any]
 NOTHING = "-"
 NO_DIFFERENCE = "no difference shown"
+# Where lines are broken if a table is too wide, and where again if it still is.
+FOLDS = ({" [": "\n[", " shown": "\nshown"}, {"no difference": "no\ndifference"})
 
 
 def median_cell(name: str, form: str) -> Callable[[Row], str]:
@@ -55,9 +57,11 @@ def _return_cell(row: Row) -> str:
 
 
 def _solved_cell(row: Row) -> str:
+    """Return the time to solve with the number of seeds that it is the median of."""
     if row["solved"] is None:
         return NOTHING
-    return f"{row['solved']} of {row['completed']}"
+    seconds = _number(row["metrics"]["wall_seconds_to_solve"]["median"], ".1f")
+    return f"{seconds} [{row['solved']} of {row['completed']}]"
 
 
 def _alarms_cell(row: Row) -> str:
@@ -75,9 +79,9 @@ def _cpu_cell(row: Row) -> str:
 VERSUS = "vs {base}"
 VIEWS: dict[str, list[tuple[str, Callable[[Row], str]]]] = {
     "What was reached": [
-        ("solved", _solved_cell),
-        ("s to solve", median_cell("seconds_to_solve", ".1f")),
-        (VERSUS, versus_cell("seconds_to_solve")),
+        ("wall s to solve", _solved_cell),
+        (VERSUS, versus_cell("wall_seconds_to_solve")),
+        ("of training", median_cell("seconds_to_solve", ".1f")),
         ("final return", _return_cell),
         (VERSUS, versus_cell("final_return")),
     ],
@@ -127,8 +131,9 @@ def notes(table: Mapping[str, Any]) -> list[str]:
     seeds, level = len(table["seeds"]), table["level"]
     lines = [
         f"Medians over {seeds} {'seed' if seeds == 1 else 'seeds'}; in brackets the {level:.0%} "
-        "bootstrap interval. Seconds to solve are of training, over the seeds that solved. Alarms are "
-        "all seeds' together. Policy lag and gradient staleness are in updates."
+        "bootstrap interval. Seconds to solve are over the seeds that solved, so many of so many: from "
+        "the command's start, and of training alone. Alarms are all seeds' together. Policy lag and "
+        "gradient staleness are in updates."
     ]
     if table["baseline"] is None:
         lines.append("Without single among the strategies nothing is compared with it.")
@@ -173,10 +178,11 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     from rich.table import Table
     from rich.text import Text
 
-    one_line = [max(map(len, (title, *column))) for title, *column in zip(titles, *rows, strict=True)]
-    if sum(one_line) + 3 * len(titles) + 1 > width:
+    for folds in FOLDS:
+        if _natural_width(titles, rows) <= width:
+            break
         titles = [title.replace(" ", "\n") for title in titles]
-        rows = [[_folded(cell) for cell in row] for row in rows]
+        rows = [[_folded(cell, folds) for cell in row] for row in rows]
     drawn = Table(box=box.ASCII2)
     for number, title in enumerate(titles):
         drawn.add_column(Text(title), justify="right" if number else "left", no_wrap=True)
@@ -185,8 +191,16 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     return drawn
 
 
-def _folded(cell: str) -> str:
-    return cell.replace(" [", "\n[").replace(NO_DIFFERENCE, "no difference\nshown")
+def _natural_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    columns = zip(titles, *rows, strict=True)
+    widths = [max(len(line) for cell in column for line in cell.splitlines()) for column in columns]
+    return sum(widths) + 3 * len(widths) + 1  # a border and two blanks for each
+
+
+def _folded(cell: str, folds: Mapping[str, str]) -> str:
+    for text, lines in folds.items():
+        cell = cell.replace(text, lines)
+    return cell
 
 
 def as_markdown(table: Mapping[str, Any]) -> str:

@@ -262,6 +262,7 @@ def measured(run: PlannedRun) -> dict[str, Any]:
         "returns": {
             "eval_mean": 480.0 + (run.seed * 7) % 5,
             "solved_at_seconds": 5.0 + run.seed if run.seed != 2 else None,
+            "solved_after_command_seconds": 9.0 + run.seed if run.seed != 2 else None,
         },
         "audit": {"lost_fraction": 0.0},
         "policy_lag": {"p50": 1, "p95": 4, "max": 9} if fast else None,
@@ -305,6 +306,7 @@ def test_the_table_has_medians_intervals_and_ratios(table: dict[str, Any]) -> No
     assert (apex["solved"], apex["completed"], apex["runs"]) == (4, 5, 5)
     assert apex["metrics"]["seconds_to_solve"]["median"] == 7.0  # of 5, 6, 8 and 9
     assert apex["metrics"]["seconds_to_solve"]["values"] == [5.0, 6.0, None, 8.0, 9.0]
+    assert apex["metrics"]["wall_seconds_to_solve"]["median"] == 11.0
 
 
 def test_what_was_not_measured_is_a_dash_and_never_zero(
@@ -325,7 +327,8 @@ def test_what_was_not_measured_is_a_dash_and_never_zero(
     leave_all(comparison, lambda run: {})
     empty = result(comparison)
     for row in empty["budgets"][0]["rows"]:
-        assert {name for name, each in row["metrics"].items() if each["values"]} == {"seconds_to_solve"}
+        known = {name for name, each in row["metrics"].items() if each["values"]}
+        assert known == {"seconds_to_solve", "wall_seconds_to_solve"}, "it is known that it did not"
     cells = as_markdown(empty).split("What it cost")[1].split("apex")[1].split("\n")[0]
     assert set(cells.split("|")[1:-1]) == {" - "}
 
