@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,16 @@ def versus_cell(name: str) -> Callable[[Row], str]:
         if versus["ratio"] is None:  # of negative returns, say
             return "higher" if versus["probability_above"] > 0.5 else "lower"
         low, high = versus["ratio_interval"]
-        return f"{versus['ratio']:.3g}x [{low:.3g}, {high:.3g}]"
+        return f"{_short(versus['ratio'])}x [{_short(low)}, {_short(high)}]"
 
     return cell
+
+
+def _short(ratio: float) -> str:
+    """Return a ratio in five characters at the most, up to 99,999."""
+    if ratio < 1:
+        return f"{ratio:.2g}" if ratio >= 0.001 else "0"
+    return f"{ratio:.{max(0, 2 - int(math.log10(ratio)))}f}"
 
 
 def _return_cell(row: Row) -> str:
@@ -185,7 +193,7 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
         rows = [[_folded(cell, folds) for cell in row] for row in rows]
     drawn = Table(box=box.ASCII2)
     for number, title in enumerate(titles):
-        drawn.add_column(Text(title), justify="right" if number else "left", no_wrap=True)
+        drawn.add_column(Text(title), justify="right" if number else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn

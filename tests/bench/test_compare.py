@@ -43,7 +43,7 @@ from bench.estimates import TYPICAL_ENV_STEPS_PER_SECOND, Estimate
 from bench.options import make_config
 from bench.sequence import command, take_stock
 from bench.table import result, seconds_to_solve
-from bench.tabulate import NO_DIFFERENCE, as_csv, as_markdown, as_text, write_tables
+from bench.tabulate import NO_DIFFERENCE, as_csv, as_markdown, as_text, versus_cell, write_tables
 from common.config import ConfigError
 
 BAD_COMPARISONS = {
@@ -337,11 +337,23 @@ def test_the_text_is_readable_on_a_terminal_of_80(table: dict[str, Any]) -> None
     for width in (80, 120):
         text = as_text(table, width)
         assert max(len(line) for line in text.splitlines()) <= width and "\x1b" not in text
-        assert "…" not in text and "20x" in text and "4 of 5" in text
+        assert "…" not in text and "20.0x" in text and "4 of 5" in text
     assert NO_DIFFERENCE in as_text(table, 120)
     markdown = as_markdown(table)
     assert markdown.count("| apex |") == 6 and NO_DIFFERENCE in markdown
     assert "482.0 [480.0, 484.0]" in markdown
+
+
+@pytest.mark.parametrize(
+    "ratio, text",
+    [(0.0361, "0.036"), (0.99, "0.99"), (4.561, "4.56"), (34.22, "34.2"), (107.4, "107"), (0.0, "0")],
+)
+def test_ratios_are_short(ratio: float, text: str) -> None:
+    versus = {"ratio": ratio, "ratio_interval": [0.0361, 0.6329], "difference_shown": True}
+    row = {"is_baseline": False, "metrics": {"x": {"versus_baseline": versus}}}
+    assert versus_cell("x")(row) == f"{text}x [0.036, 0.63]"
+    versus["difference_shown"] = False
+    assert versus_cell("x")(row) == NO_DIFFERENCE
 
 
 def test_csv_and_json_say_the_same(filled: Comparison, table: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ def test_rows_are_compared_with_the_first_and_alarms_are_shown(tmp_path: Path) -
     assert sum(high["metrics"]["alarms"]["values"]) == 5
     assert sum(low["metrics"]["alarms"]["values"]) == 0
     text = as_text(table, 80)
-    assert "0.0558x" in text and max(map(len, text.splitlines())) <= 80
+    assert "0.056x" in text and max(map(len, text.splitlines())) <= 80
     assert "| replay ratio |" in as_markdown(table) and "| 2.0 |" in as_markdown(table)
     assert "strategy,replay_ratio,runs" in as_csv(table)
 
