@@ -24,6 +24,8 @@ OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 COMMANDS: dict[str, str] = {
     "audit": "bench.audit",
     "profile": "bench.profile",
+    "compare": "bench.compare",
+    "sweep": "bench.sweep",
 }
 
 

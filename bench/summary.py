@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -314,7 +314,27 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "cpu_seconds": {
+            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "cpu_utilisation": _cpu_utilisation(result, facts),
     }
+
+
+def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
+    """Return the processes' CPU time over the training time of the cores that they could use.
+
+    While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
+    """
+    cores = min(len(result.roles), int(facts.machine["usable_cores"]))
+    spent = _sum(role.cpu_seconds for role in result.roles)
+    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _most(values: Any) -> Any:

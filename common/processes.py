@@ -104,6 +104,7 @@ def run_child(
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
         probe.finish()
+        cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
@@ -114,6 +115,7 @@ def run_child(
                     "threads": limits,
                     "imports_torch": "torch" in sys.modules,
                     "device": device_used(),
+                    "cpu_seconds": cpu_seconds,
                 },
             )
         )

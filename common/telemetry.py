@@ -248,6 +248,7 @@ class Probe:
         self._gauges = arrays["gauges"][self._role]
         self._health = arrays["health"][self._role]
         self._last_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         opened = (
@@ -286,6 +287,7 @@ class Probe:
             words[HEARTBEAT] = time.perf_counter_ns()
             time.sleep(HOLD_SECONDS)
         words[started] = self._last_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = time.process_time()
 
     @property
     def is_stopping(self) -> bool:

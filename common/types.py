@@ -174,6 +174,7 @@ class RoleReport:
         imports_torch: whether torch was loaded when the role ended.
         wall_seconds: from the common start to its end.
         device: what the role's learner computed on; None if it computed no gradient.
+        cpu_seconds: CPU time since the training clock started, evaluations included; None if killed.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -187,6 +188,7 @@ class RoleReport:
     imports_torch: bool | None = None
     wall_seconds: float = 0.0
     device: str | None = None
+    cpu_seconds: float | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 

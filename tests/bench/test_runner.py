@@ -79,7 +79,7 @@ SECTIONS = {
     "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
     "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch device "
-    "shared_mib supervisor_rss_mib",
+    "shared_mib supervisor_rss_mib cpu_seconds cpu_utilisation",
 }
 
 
