@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 import strategies
+from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
+from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.envs import inspect_env
 from common.supervisor import RunProbe, private_mib
@@ -68,6 +70,8 @@ def run(
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
                 write_json(folder.path / "summary.json", summary)
+                write_lost_writes(folder.path, result)
+                write_timeline(folder.path, strategy_name, config, result)
     except (ConfigError, KeyboardInterrupt):
         folder.remove()
         raise

@@ -373,8 +373,11 @@ class _Supervisor:
             roles=self._reports(),
             audit=self._audit_report(),
             gradient_staleness=self._telemetry.quantiles("gradient_staleness"),
+            layout=self._shared.spec.layout(),
+            spans=[self._telemetry.spans(i) for i in range(len(self._roles))],
             **self._windows(),
         )
+        result.lost_by_element = self._audit.lost_by_element() if result.audit else None
         result.models_saved = self._save_models(result)
         return result
 

@@ -191,6 +191,9 @@ class RunResult:
         roles: a report per process.
         audit: what the update audit counted; None if nothing was written through the shared master.
         gradient_staleness: p50, p95 and max in updates; None where no gradient can be stale.
+        lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
+        layout: name and shape of each part of the weights, in the order of the flat vector.
+        spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
     """
 
     status: str
@@ -214,6 +217,9 @@ class RunResult:
     models_saved: bool = False
     audit: dict[str, Any] | None = None
     gradient_staleness: dict[str, int] | None = None
+    lost_by_element: IntArray | None = None
+    layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    spans: list[IntArray] = field(default_factory=list)
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""
