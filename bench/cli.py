@@ -21,7 +21,7 @@ COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"report": "bench.report"}
 
 
 def main() -> None:
