@@ -135,18 +135,26 @@ def q_against_bound(groups: Sequence[Group]) -> Markup:
 
 
 def time_by_role(groups: Sequence[Group]) -> Markup:
-    """Say which role waits most."""
-    waits = []
+    """Say which role waits most; if none waits, what takes most of a role's time."""
+    waits, works = [], []
     for group in groups:
         for bar, fractions in role_times([group]).items():
+            role = bar.removeprefix(f"{group.label}: ")
             own = [share for name, share in fractions.items() if activity_style(name).kind == "wait"]
-            waits.append((sum(own), bar, group))
-    wait, bar, group = max(waits, key=lambda item: item[0])
-    share = mean_of(group, f"{bar} waiting", wait)
+            waits.append((sum(own), "waiting", role, group))
+            works += [(share, name, role, group) for name, share in fractions.items()]
+    share, name, role, group = max(waits, key=lambda item: item[0])
+    if not share:
+        share, name, role, group = max(works, key=lambda item: item[0])
     return Markup(
-        "Most time waiting: {}, {}. Each bar is all of a role's time, the mean over runs. Patterns: "
-        "lines read, strokes write, crosses wait."
-    ).format(bar.replace("_", "-"), share)
+        "Most time {}: the {} of {}, {}. Each bar is all of a role's time, the mean over runs. "
+        "Patterns: lines read, strokes write, crosses wait."
+    ).format(
+        name if name == "waiting" else f"on {name.replace('_', ' ')}",
+        role.replace("_", "-"),
+        group.label,
+        mean_of(group, f"time.roles.{role}.{name}", share),
+    )
 
 
 def sweep(groups: Sequence[Group]) -> Markup:
@@ -183,10 +191,10 @@ def _marks(kind: str, number: int, run: SavedRun) -> Markup:
     marked = datum(number, count, field="timeline.meetings", run=run.name)
     if kind == "undone":
         return Markup(
-            "{} crosses: an update that was copied over by another process that had read the weights "
+            "Crosses ({}): an update that was copied over by another process that had read the weights "
             "before it; the arrow comes from that copy. Derived from when each process read and wrote. "
         ).format(marked)
     return Markup(
-        "{} crosses: two processes added to the weights at the same time, so single weights may be "
+        "Crosses ({}): two processes added to the weights at the same time, so single weights may be "
         "lost there. Derived from when each process wrote. "
     ).format(marked)

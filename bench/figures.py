@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NARROW, WIDE = 4.7, 9.6
 HEIGHT = 3.1
 CLOCKS = {"env_steps": "env steps", "seconds": "seconds of training"}
+MARKERS = "osDX^vP*<>hd"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 DECADES_FOR_LOG = (
     30.0  # from this ratio of the largest to the smallest value on, an axis is logarithmic
@@ -109,7 +110,7 @@ def group_styles(groups: Sequence[Group]) -> list[dict[str, Any]]:
         styles.append(
             {
                 "color": style.colour.light,
-                "marker": style.marker,
+                "marker": style.marker if number == 0 else MARKERS[number % len(MARKERS)],
                 "linestyle": DASHES[number % len(DASHES)],
             }
         )
@@ -135,7 +136,7 @@ def draw_curves(
         if len(curves) > 1:
             for curve in curves:
                 axes.plot(
-                    curve[:, 0], curve[:, 1], color=style["color"], lw=0.6, alpha=0.45, gid="seed"
+                    curve[:, 0], curve[:, 1], color=style["color"], lw=0.6, alpha=0.45, label="_seed"
                 )
         if band is None:
             continue
@@ -167,7 +168,7 @@ def q_against_bound(groups: Sequence[Group]) -> Figure | None:
     """Draw the largest Q value over the largest possible return, against env steps."""
     if not any(len(q_curve(run)) for group in groups for run in group.counted):
         return None
-    figure, (axes,) = new_figure()
+    figure, (axes,) = new_figure(width=WIDE)
     bands = draw_curves(axes, groups, q_curve)
     axes.axhline(1.0, color=ALARM.light, lw=1.0, ls=(0, (4, 3)), label="bound")
     top = max((float(band.median.max()) for band in bands if band is not None), default=1.0)
@@ -176,7 +177,7 @@ def q_against_bound(groups: Sequence[Group]) -> Figure | None:
         plain_ticks(axes.yaxis)
     axes.set(xlabel=CLOCKS["env_steps"], ylabel="largest Q / bound", xlim=(0, None))
     plain_ticks(axes.xaxis)
-    legend_below(figure, axes)
+    legend_below(figure, axes, columns=5)
     return figure
 
 
@@ -204,7 +205,7 @@ def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None
         for place, group in enumerate(drawn):
             _draw_bar(axes, place, group, path)
         for name, value in ceilings(profile, path):
-            axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), gid="ceiling")
+            axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
             axes.text(value, -0.62, name, rotation=0, ha="right", fontsize=7.5, color=MUTED.light)
         axes.set(title=title, xlim=(0, 1.15 * axes.get_xlim()[1]), yticks=range(len(drawn)))
         axes.set_yticklabels([group.label for group in drawn])
@@ -225,10 +226,16 @@ def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:
     end = max(values)
     if spread.interval is not None:
         interval = (spread.interval.low, spread.interval.high)
-        axes.plot(interval, (place, place), color=INK.light, lw=1.2, gid="interval")
+        axes.plot(interval, (place, place), color=INK.light, lw=1.2, label="_interval")
         end = max(end, spread.interval.high)
     axes.plot(
-        values, [place] * len(values), ls="", marker=style.marker, ms=3.5, color=INK.light, gid="seeds"
+        values,
+        [place] * len(values),
+        ls="",
+        marker=style.marker,
+        ms=3.5,
+        color=INK.light,
+        label="_seeds",
     )
     axes.annotate(
         short(float(f"{spread.median:.3g}")),
@@ -297,11 +304,11 @@ def _draw_sweep(
         for x, spread in known:
             values = [value for _, value in spread.by_run]
             axes.plot(
-                [x] * len(values), values, ".", color=style["color"], ms=4, alpha=0.6, gid="seeds"
+                [x] * len(values), values, ".", color=style["color"], ms=4, alpha=0.6, label="_seeds"
             )
             if spread.interval is not None:
                 ends = (spread.interval.low, spread.interval.high)
-                axes.plot((x, x), ends, color=style["color"], lw=1, gid="interval")
+                axes.plot((x, x), ends, color=style["color"], lw=1, label="_interval")
 
 
 def _set_positions(axes: Axes, positions: Mapping[str, float]) -> None:
@@ -329,7 +336,9 @@ def _shade_alarms(
     margin = (middles[0] - scaled[0]) if len(middles) else 0.5
     ends = np.concatenate([[scaled[0] - margin], middles, [scaled[-1] + margin]])
     ends = np.exp(ends) if is_log else ends
+    label = "alarms"
     for place, begin, end in zip(places, ends[:-1], ends[1:], strict=True):
         if place in fired:
-            axes.axvspan(begin, end, color=ALARM.light, alpha=0.14, lw=0, label="alarms", gid="alarms")
+            axes.axvspan(begin, end, color=ALARM.light, alpha=0.14, lw=0, label=label)
+            label = "_alarms"
     axes.set_xlim(ends[0], ends[-1])

@@ -48,6 +48,7 @@ def lost_heat_map(parts: Sequence[LostWrites]) -> Figure | None:
     thin = [item for item in matrices if len(item[1]) <= THIN_ROWS]
     rows = [row for row in ([item for item in matrices if len(item[1]) > THIN_ROWS], thin) if row]
     heights = [3.0 if len(row[0][1]) > THIN_ROWS else 0.8 for row in rows]
+    heights[0] = max(heights[0], 2.0)  # the scale stands beside it
     figure = new_figure(width=WIDE, height=sum(heights) + 0.4)[0]
     figure.clear()
     bands = np.atleast_1d(figure.subfigures(len(rows), 1, height_ratios=heights))
@@ -79,7 +80,7 @@ def _draw_scale(figure: Any, panels: Sequence[Axes]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.01, aspect=30)
-    bar.set_label("lost writes of a weight")
+    bar.set_label("lost writes")
     bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     plain_ticks(bar.ax.yaxis)
     bar.outline.set_edgecolor(MUTED.light)
@@ -111,8 +112,9 @@ def distributions(groups: Sequence[Group]) -> Figure | None:
         for axes in panels[: len(names)]
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
+    most = 4 if columns == 2 else 2
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles))
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(most, len(handles))
     )
     return figure
 
@@ -381,14 +383,14 @@ def _draw_role(
             lw=0.2,
             hatch=style.hatch if is_long else "",
             zorder=4 if waits else 2,
-            gid=activity,
+            label=f"_{activity}",
         )
     return {activity for activity, _ in ranges}
 
 
 def _draw_meetings(axes: Axes, marks: Sequence[Mapping[str, Any]], window: tuple[float, float]) -> None:
     """Draw a cross where an undone write ended, and an arrow to it from what copied over it."""
-    label: str | None = "undone" if any(mark.get("kind") == "undone" for mark in marks) else "overlap"
+    label = "undone" if any(mark.get("kind") == "undone" for mark in marks) else "overlap"
     for mark in marks:
         at, by_at = number_of(mark, "at"), number_of(mark, "by_at")
         role, by = number_of(mark, "role"), number_of(mark, "by")
@@ -416,9 +418,8 @@ def _draw_meetings(axes: Axes, marks: Sequence[Mapping[str, Any]], window: tuple
             ms=7,
             zorder=7,
             label=label,
-            gid="met",
         )
-        label = None
+        label = "_met"
 
 
 def _millisecond_ticks(axes: Axes, window: tuple[float, float]) -> None:

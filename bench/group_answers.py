@@ -13,7 +13,16 @@ from markupsafe import Markup
 from bench.figures_inside import AGES, role_times, shares_by_length, shares_by_worker
 from bench.groups import Group, alarms_of, health_was_measured
 from bench.saved import SavedRun, field_of
-from bench.wording import count, mean_of, of_group, of_run, percent, plain, text_of_run
+from bench.wording import (
+    mean_of,
+    of_group,
+    of_run,
+    percent,
+    plain,
+    sentences,
+    sum_of,
+    text_of_run,
+)
 
 QUESTIONS = (
     "Are updates overwritten?",
@@ -30,7 +39,7 @@ def answers_of(group: Group) -> list[Markup]:
     own = own_answers(group.counted[0]) if group.counted else {}
     composed = (overwritten, stale, drowned, stuck, bottleneck, gpu)
     if not group.counted:
-        return [Markup("no run left any numbers")] * len(composed)
+        return [Markup("No run left any numbers.")] * len(composed)
     # The last question is about the machine: any run's own words will do.
     verbatim = set(range(len(composed))) if len(group.counted) == 1 else {len(composed) - 1}
     return [own[i] if i in own and i in verbatim else make(group) for i, make in enumerate(composed)]
@@ -52,16 +61,18 @@ def overwritten(group: Group) -> Markup:
     if share is None:
         reasons = [field_of(run.summary, "audit.reason") for run in group.counted]
         return Markup("Not counted: {}.").format(next(filter(None, reasons), "there is no audit"))
-    issued, lost = (
-        of_group(group, f"audit.{name}", count) for name in ("writes_issued", "writes_lost")
-    )
+    issued, lost = (sum_of(group, f"audit.{name}") for name in ("writes_issued", "writes_lost"))
+    where = f" in {len(share.by_run)} runs" if len(share.by_run) > 1 else ""
     if not any(value for _, value in share.by_run):
-        return Markup("No: {} of {} writes were lost.").format(lost, issued)
-    damaged = of_group(group, "audit.damaged_updates_at_least", count)
-    updates = of_group(group, "audit.updates_issued", count)
+        return Markup("No: {} of {} writes were lost{}.").format(lost, issued, where)
     return Markup(
-        "Yes: {} of the writes were lost, {} of {}; at least {} of {} updates were damaged."
-    ).format(of_group(group, "audit.lost_fraction", percent), lost, issued, damaged, updates)
+        "Yes: {} of the writes were lost ({} of {}{}); at least {} of {} updates were damaged."
+    ).format(
+        of_group(group, "audit.lost_fraction", percent),
+        *(lost, issued, where),
+        sum_of(group, "audit.damaged_updates_at_least"),
+        sum_of(group, "audit.updates_issued"),
+    )
 
 
 def stale(group: Group) -> Markup:
@@ -70,35 +81,34 @@ def stale(group: Group) -> Markup:
     for name, title in AGES.items():
         if group.spread(f"{name}.p95") is None:
             continue
-        unit = next(
-            (u for run in group.counted if (u := field_of(run.summary, f"{name}.unit"))), "updates"
-        )
+        units = [field_of(run.summary, f"{name}.unit") for run in group.counted]
         parts.append(
             Markup("{}: 95% within {} {}, half within {}").format(
                 title,
                 of_group(group, f"{name}.p95", plain),
-                unit,
-                of_group(group, f"{name}.p50", plain),
+                next(filter(None, units), "updates"),
+                of_group(group, f"{name}.p50", plain, brief=True),
             )
         )
-    if not parts:
-        return Markup("No lag, staleness or age was recorded.")
-    return _sentence(Markup("; ").join(parts))
+    return sentences(Markup("; ").join(parts) if parts else "no lag, staleness or age was recorded")
 
 
 def drowned(group: Group) -> Markup:
     """Answer the third question from the shares of experience."""
     parts = []
-    for name in ("collected", "consumed"):
-        if group.spread(f"experience.jain_{name}") is not None:
+    if shares_by_worker(group):
+        for name in ("collected", "consumed"):
             index = of_group(group, f"experience.jain_{name}", plain)
-            parts.append(Markup("Jain's index over workers {} for experience {}").format(index, name))
+            if group.spread(f"experience.jain_{name}") is not None:
+                parts.append(Markup("{} {}").format(index, name))
+        if parts:
+            parts = [Markup("Jain's index over workers (1 is even): ") + Markup(", ").join(parts)]
+    elif group.spread("experience.jain_collected") is not None:
+        parts.append(Markup("there is one worker"))
     worst = _most_uneven(group)
     if worst:
         parts.append(worst)
-    if not parts:
-        return Markup("No shares of experience were recorded.")
-    return _sentence(Markup("; ").join(parts))
+    return sentences(Markup("; ").join(parts) if parts else "no shares of experience were recorded")
 
 
 def _most_uneven(group: Group) -> Markup | None:
@@ -138,9 +148,11 @@ def stuck(group: Group) -> Markup:
         return text + Markup("no alarm of learning health.")
     names = Counter(str(alarm.get("name")) for run in alarmed for alarm in alarms_of(run))
     first = alarms_of(alarmed[0])[0]
-    said = [str(first[name]) for name in ("meaning", "remedy") if first.get(name)]
-    return text + Markup("{} of {} runs raised an alarm ({}). {}").format(
-        len(alarmed), len(group.counted), ", ".join(names), " ".join(said)
+    raised = f"{len(alarmed)} of {len(group.counted)} runs raised an alarm ({', '.join(names)})"
+    return (
+        text
+        + Markup.escape(f"{raised}. ")
+        + sentences(*(first[name] for name in ("meaning", "remedy") if first.get(name)))
     )
 
 
@@ -152,10 +164,11 @@ def bottleneck(group: Group) -> Markup:
     if verdicts:
         verdict = verdicts.most_common(1)[0][0]
         run = next(r for r in group.counted if str(field_of(r.summary, "time.verdict")) == verdict)
-        parts = [text_of_run(run, "time.verdict")]
-        if field_of(run.summary, "time.suggestion"):
-            parts.append(text_of_run(run, "time.suggestion"))
-        return Markup(" ").join(parts)
+        return Markup(". ").join(
+            text_of_run(run, f"time.{name}")
+            for name in ("verdict", "suggestion")
+            if field_of(run.summary, f"time.{name}")
+        )
     parts = []
     for bar, fractions in role_times([group]).items():
         name, share = max(fractions.items(), key=lambda item: item[1], default=("nothing", 0.0))
@@ -163,14 +176,9 @@ def bottleneck(group: Group) -> Markup:
         share_text = mean_of(group, f"time.roles.{role}.{name}", share)
         role, name = role.replace("_", "-"), name.replace("_", " ")
         parts.append(Markup("the {} spends {} on {}").format(role, share_text, name))
-    return _sentence(Markup("; ").join(parts)) if parts else Markup("No times were recorded.")
+    return sentences(Markup("; ").join(parts) if parts else "no times were recorded")
 
 
 def gpu(group: Group) -> Markup:
     """Answer the sixth question where no run does."""
     return Markup("Not measured with this run; <code>bench profile --device</code> measures it.")
-
-
-def _sentence(text: Markup) -> Markup:
-    """Begin with a capital and end with a full stop. No text here begins with an element."""
-    return Markup(text[:1].upper() + text[1:]) + "."

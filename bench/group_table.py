@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from bench.groups import Group, Spread, alarms_of, health_was_measured, spread_of
-from bench.saved import SavedRun, field_of, number_of, rows_of
+from bench.saved import COMPLETED, SavedRun, field_of, number_of, rows_of
 from bench.wording import NONE, Style, count, datum, decimal, key_of, of_group, percent, plain, rate
 
 
@@ -28,12 +28,15 @@ class Column(NamedTuple):
     metric: str | None = None
 
 
-COLUMNS = (
+# Two tables, because all columns side by side fit on no screen.
+REACHED = (
     Column("final return", "returns.eval_mean", decimal, "final_return"),
     Column("s of training to solve", "returns.solved_at_seconds", decimal, "seconds_to_solve"),
     Column("env steps/s", "env_steps_per_second", rate, "env_steps_per_second"),
     Column("updates/s", "updates_per_second", rate, "updates_per_second"),
     Column("replay ratio", "replay_ratio.achieved", plain),
+)
+COST = (
     Column("writes lost", "audit.lost_fraction", percent),
     Column("policy lag p95, updates", "policy_lag.p95", plain),
     Column("gradient staleness p95, updates", "gradient_staleness.p95", plain),
@@ -44,47 +47,65 @@ COLUMNS = (
 ALARMS, MEMORY = "alarms", "largest process, MiB"
 
 
-class Row(NamedTuple):
-    """One row: whose, how many runs completed and solved, and a cell per title."""
+class Table(NamedTuple):
+    """One table of the page: a row of cells per group, under the titles."""
 
-    group: Group
-    completed: int
-    solved: int | None
-    cells: Mapping[str, Markup]
+    title: str
+    titles: Sequence[str]
+    rows: Sequence[tuple[Group, Sequence[Markup]]]
 
 
-def rows_for(groups: Sequence[Group], table: Mapping[str, Any] | None = None) -> list[Row]:
-    """Return the table of the groups, with those columns that any of them has a number for.
+def tables_for(groups: Sequence[Group], table: Mapping[str, Any] | None = None) -> list[Table]:
+    """Return the tables of the groups, with those columns that any of them has a number for.
 
     Args:
         groups: a row each.
         table: a comparison's ``table.json``, for how each group stands to the baseline.
     """
-    columns = [column for column in COLUMNS if any(group.spread(column.path) for group in groups)]
-    counted: dict[str, tuple[Callable[[SavedRun], float | None], Style]] = {
-        ALARMS: (num_alarms, count),
-        MEMORY: (largest_process_mib, count),
-    }
-    extra = {
-        title: (read, style)
-        for title, (read, style) in counted.items()
-        if any(read(run) is not None for group in groups for run in group.counted)
-    }
-    rows = []
-    for group in groups:
-        cells = {}
-        for column in columns:
-            versus = versus_baseline(group, table, column)
-            cells[column.title] = of_group(group, column.path, column.style) + versus
-        for title, (read, style) in extra.items():
-            spread = spread_over(group, read)
-            cells[title] = of_group(group, title, style, spread) if spread else NONE
-        rows.append(Row(group, _completed(group), num_solved(group), cells))
-    return rows
+    reached: dict[str, list[Markup]] = {"completed": [_completed(group) for group in groups]}
+    if any(num_solved(group) is not None for group in groups):
+        reached["solved"] = [_solved(group) for group in groups]
+    reached |= _cells(REACHED, groups, table)
+    cost = _cells(COST, groups, table)
+    for title, read in ((ALARMS, num_alarms), (MEMORY, largest_process_mib)):
+        spreads = [spread_over(group, read) for group in groups]
+        if any(spreads):
+            cost[title] = [
+                of_group(group, title, count, spread) if spread else NONE
+                for group, spread in zip(groups, spreads, strict=True)
+            ]
+    return [
+        Table(title, list(cells), list(zip(groups, zip(*cells.values(), strict=True), strict=True)))
+        for title, cells in (("What was reached", reached), ("What it cost", cost))
+        if cells
+    ]
 
 
-def _completed(group: Group) -> int:
-    return sum(run.status == "completed" for run in group.runs)
+def _cells(
+    columns: Sequence[Column], groups: Sequence[Group], table: Mapping[str, Any] | None
+) -> dict[str, list[Markup]]:
+    return {
+        column.title: [
+            of_group(group, column.path, column.style) + versus_baseline(group, table, column)
+            for group in groups
+        ]
+        for column in columns
+        if any(group.spread(column.path) for group in groups)
+    }
+
+
+def _completed(group: Group) -> Markup:
+    number = sum(run.status == COMPLETED for run in group.runs)
+    return _of(group, "completed", number, len(group.runs))
+
+
+def _solved(group: Group) -> Markup:
+    number = num_solved(group)
+    return NONE if number is None else _of(group, "solved", number, len(group.counted))
+
+
+def _of(group: Group, stat: str, number: int, whole: int) -> Markup:
+    return Markup("{} of {}").format(datum(number, count, stat=stat, group=key_of(group)), whole)
 
 
 def spread_over(group: Group, read: Callable[[SavedRun], float | None]) -> Spread | None:

@@ -57,7 +57,7 @@ class Group:
     @property
     def label(self) -> str:
         """The strategy's name, and what sets this group apart."""
-        parts = [f"{name} {_plain(value)}" for name, value in self.param.items()]
+        parts = [f"{name.replace('_', ' ')} {_plain(value)}" for name, value in self.param.items()]
         if len(parts) > MOST_NAMES_IN_LABEL:  # the configurations are listed on the page
             parts = [*parts[:MOST_NAMES_IN_LABEL], f"variant {self.number}"]
         return ", ".join([self.strategy, *parts])
@@ -96,15 +96,17 @@ def make_groups(saved: SavedRuns) -> list[Group]:
             Group(strategy, env_id, budget, param, tuple(own), number)
             for number, (param, own) in enumerate(by_param.values(), start=1)
         ]
-    return sorted(groups, key=_order)
+    budgets = [str(budget.get("name")) for budget in rows_of(saved.comparison, "budgets")]
+    return sorted(groups, key=lambda group: _order(group, budgets))
 
 
-def _order(group: Group) -> tuple[Any, ...]:
+def _order(group: Group, budgets: Sequence[str]) -> tuple[Any, ...]:
     names = list(strategies.STRATEGIES)
     place = names.index(group.strategy) if group.strategy in names else len(names)
     numbers = [number_of(group.param, name) for name in group.param]
     values = [(number is None, number or 0.0, str(group.param)) for number in numbers]
-    return group.env_id, group.budget or "", place, group.strategy, values
+    budget = budgets.index(group.budget) if group.budget in budgets else len(budgets)
+    return group.env_id, budget, group.budget or "", place, group.strategy, values
 
 
 def _param_of_comparison(run: SavedRun) -> Mapping[str, Any]:

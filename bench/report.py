@@ -91,7 +91,8 @@ class Scope(NamedTuple):
         title: the environment and the budget.
         groups: in teaching order.
         answers: per question, (group, answer) of each group.
-        rows: of the result table.
+        tables: the results.
+        alarms: (group, run, its number in the summary, alarm) of all.
         figures: drawn.
     """
 
@@ -99,15 +100,16 @@ class Scope(NamedTuple):
     title: str
     groups: Sequence[Any]
     answers: Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
-    rows: Sequence[Any]
+    tables: Sequence[Any]
+    alarms: Sequence[tuple[Any, SavedRun, int, Mapping[str, Any]]]
     figures: Sequence[Any]
 
 
 def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
     """Yield what the page says of each environment and budget."""
     from bench.group_answers import QUESTIONS, answers_of
-    from bench.group_table import rows_for
-    from bench.groups import make_groups
+    from bench.group_table import tables_for
+    from bench.groups import alarms_of, make_groups
     from bench.report_figures import draw_all, plans_for
 
     by_scope: dict[tuple[str, str | None], list[Any]] = {}
@@ -124,7 +126,13 @@ def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
                 (question, [(group, answers[i]) for group, answers in zip(groups, own, strict=True)])
                 for i, question in enumerate(QUESTIONS)
             ],
-            rows=rows_for(groups, saved.table),
+            tables=tables_for(groups, saved.table),
+            alarms=[
+                (group, run, i, alarm)
+                for group in groups
+                for run in group.counted
+                for i, alarm in enumerate(alarms_of(run))
+            ],
             figures=list(draw_all(plans_for(groups, saved), figures_folder, prefix)),
         )
 
@@ -148,7 +156,6 @@ def render(saved: SavedRuns, scopes: Sequence[Scope]) -> str:
 
     from bench import palette, repeat, wording
     from bench.group_answers import own_answers
-    from bench.groups import alarms_of
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -161,20 +168,44 @@ def render(saved: SavedRuns, scopes: Sequence[Scope]) -> str:
         saved=saved,
         scopes=scopes,
         name=saved.folder.resolve().name,
+        heading=_heading(saved),
         counts=_counts(saved),
         not_completed=[run for run in saved.runs if run.status not in (COMPLETED, PENDING)],
         unread=saved.unread[:MOST_UNREAD_SHOWN],
         more_unread=max(0, len(saved.unread) - MOST_UNREAD_SHOWN),
         setups=setups(saved),
+        ordered=[
+            (scope, group, run) for scope in scopes for group in scope.groups for run in group.runs
+        ],
+        agree=_agree,
+        several_seeds=any(len(g.counted) > 1 for scope in scopes for g in scope.groups),
         colours=palette.variables(),
         variable_of=palette.variable_of,
         command=repeat.command_of_comparison(saved.comparison) if saved.comparison else None,
         command_of_run=repeat.command_of_run,
         own_answers=own_answers,
-        alarms_of=alarms_of,
         words=wording,
     )
     return text
+
+
+def _heading(saved: SavedRuns) -> str:
+    """Return what the page is about, in a line."""
+    names = list(dict.fromkeys(run.strategy for run in saved.runs))
+    what = names[0] if len(names) == 1 else f"{len(names)} strategies"
+    envs = sorted({run.env_id for run in saved.runs})
+    where = envs[0] if len(envs) == 1 else f"{len(envs)} environments"
+    if saved.comparison is not None and saved.comparison.get("kind") == "sweep":
+        return f"Sweep of {what} on {where}"
+    if len(saved.runs) == 1:
+        return f"{what} on {where}, seed {saved.runs[0].seed}"
+    kind = "Comparison" if saved.comparison is not None else f"{len(saved.runs)} runs"
+    return f"{kind} of {what} on {where}"
+
+
+def _agree(answers: Sequence[tuple[Any, Any]]) -> bool:
+    """Return whether all groups give the same answer."""
+    return len({answer.striptags() for _, answer in answers}) == 1
 
 
 def _counts(saved: SavedRuns) -> dict[str, int]:

@@ -28,8 +28,8 @@ def rate(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """Return a number with four digits."""
-    return f"{value:.4g}"
+    """Return a number with three digits, a large one without decimals."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def decimal(value: float) -> str:
@@ -64,8 +64,18 @@ def key_of(group: Group) -> str:
     return " / ".join(part for part in (group.env_id, group.budget, group.label) if part)
 
 
-def of_group(group: Group, path: str, style: Style, spread: Spread | None = None) -> Markup:
-    """Return a field over a group: the value of a single run, else the median and its interval."""
+def of_group(
+    group: Group, path: str, style: Style, spread: Spread | None = None, brief: bool = False
+) -> Markup:
+    """Return a field over a group: the value of a single run, else the median and its interval.
+
+    Args:
+        group: whose runs.
+        path: the field.
+        style: how the number is written.
+        spread: of what ``path`` is the name, if that is no field.
+        brief: leave the interval out.
+    """
     spread = spread or group.spread(path)
     if spread is None:
         return NONE
@@ -74,7 +84,7 @@ def of_group(group: Group, path: str, style: Style, spread: Spread | None = None
         return datum(value, style, field=path, run=run.name)
     about = {"field": path, "group": key_of(group)}
     text = datum(spread.median, style, stat="median", **about)
-    if spread.interval is None:
+    if spread.interval is None or brief:
         return text
     low, high = spread.interval.low, spread.interval.high
     return Markup('{} <span class="interval">[{}, {}]</span>').format(
@@ -88,6 +98,28 @@ def text_of_run(run: SavedRun, path: str) -> Markup:
     """Return a text of a run's summary."""
     text = field_of(run.summary, path)
     return Markup('<span data-field="{}" data-run="{}">{}</span>').format(path, run.name, text)
+
+
+def sum_of(group: Group, path: str) -> Markup:
+    """Return the sum of a count over all runs of a group that have it."""
+    spread = group.spread(path)
+    if spread is None:
+        return NONE
+    if len(spread.by_run) == 1:
+        return of_group(group, path, count, spread)
+    total = sum(value for _, value in spread.by_run)
+    return datum(total, count, field=path, stat="sum", group=key_of(group))
+
+
+def sentences(*texts: object) -> Markup:
+    """Return texts as sentences: each with a capital and a full stop."""
+    made = []
+    for text in texts:
+        whole = text if isinstance(text, Markup) else Markup.escape(str(text).strip())
+        if whole:
+            first = whole[:1].upper() + whole[1:]
+            made.append(first if whole.endswith((".", "!", "?")) else first + ".")
+    return Markup(" ").join(made)
 
 
 def mean_of(group: Group, field: str, value: float) -> Markup:
