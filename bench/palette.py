@@ -73,7 +73,6 @@ ACTIVITY_STYLES: Mapping[str, ActivityStyle] = {
     "wait": ActivityStyle(Colour("#c9ced4", "#6d7681"), "wait"),
     "lock": ActivityStyle(Colour("#a9a1b8", "#8b7fa3"), "wait"),
     "barrier": ActivityStyle(Colour("#b8a99a", "#8d7b69"), "wait"),
-    "held": ActivityStyle(Colour("#e4e0d8", "#4e4b45"), "wait"),
     "evaluation": ActivityStyle(Colour("#e3dfd7", "#4e4b46"), "wait"),
     "other": ActivityStyle(Colour("#e9ecef", "#3f4650"), "other"),
 }
@@ -84,7 +83,6 @@ ACTIVITY_NAMES = {
     "publish": "publish (write weights)",
     "sample": "sample (read rows)",
     "write": "write (rows)",
-    "held": "held (evaluation)",
 }
 
 

@@ -28,7 +28,7 @@ MAX_SPANS = 5_000
 JOIN_NS = 20_000  # one wait is many short sleeps: what is closer than this is one
 
 # A process is held while an evaluation goes on. No window is cut there: nobody works.
-HOLDS = ("held", "evaluation")
+HOLD = "evaluation"
 READ, WRITE = "pull", "publish"
 
 UNDONE, OVERLAP = "undone", "overlap"
@@ -96,8 +96,7 @@ def common_window(rings: Sequence[IntArray]) -> tuple[int, int] | None:
     At most 100 ms and 5,000 spans. Where the rings have no moment in common (a process ended long
     before the others), the last moments of the one that ended last.
     """
-    holds = [ACTIVITIES.index(name) for name in HOLDS if name in ACTIVITIES]
-    working = [ring[~np.isin(ring[:, 2], holds)] for ring in rings]
+    working = [ring[ring[:, 2] != ACTIVITIES.index(HOLD)] for ring in rings]
     working = [ring for ring in working if len(ring)]
     if not working:
         return None

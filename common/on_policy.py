@@ -6,16 +6,21 @@ There is no replay and no target network.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from common.acting import NetworkSpec, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
+from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import set_step_size
 from common.processes import limit_torch_threads
+from common.telemetry import Probe
+from common.types import FloatArray
 
 MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -44,6 +49,8 @@ class OnPolicyLearner:
         spec: the network's shape.
         writer: this process's way to the master, which nobody else writes.
         make_optimizer: ``adam`` or ``radam``.
+        probe: where the network's health is reported; None measures none.
+        estimates: see ``common.health.HealthMonitor``.
     """
 
     def __init__(
@@ -52,6 +59,8 @@ class OnPolicyLearner:
         spec: NetworkSpec,
         writer: MasterWriter,
         make_optimizer: MakeOptimizer,
+        probe: Probe | None = None,
+        estimates: str = "Q",
     ) -> None:
         limit_torch_threads()
         self._writer = writer
@@ -68,6 +77,10 @@ class OnPolicyLearner:
             parameter.grad = torch.from_numpy(views[name])
         self.optimizer = make_optimizer(config, [self._flat])
         self._config = config
+        self._health: HealthMonitor | None = None
+        if probe is not None and config.instruments:
+            self._health = HealthMonitor(config, spec, probe, estimates)
+        self._grad_norm = float("nan")
         self._warm_up(spec, config.batch_size)
 
     def _warm_up(self, spec: NetworkSpec, batch_size: int) -> None:
@@ -82,6 +95,9 @@ class OnPolicyLearner:
         Args:
             loss: what to minimise.
             env_steps: the global clock, for the schedule of the step size.
+
+        Raises:
+            NotFiniteError: the loss or a weight is no number; nothing was written to the master.
         """
         gradient = self._flat.grad
         assert gradient is not None
@@ -92,7 +108,14 @@ class OnPolicyLearner:
             gradient.mul_(self._max_grad_norm / norm)
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
+        check_finite(self.vector, float(loss.detach()), self.num_updates)
         self._writer.apply(self.vector)
         self._writer.read_into(self.vector)
         self.num_updates += 1
+        self._grad_norm = norm
         return norm
+
+    def measure_health(self, observation: NDArray[Any], td_error: FloatArray) -> None:
+        """Take a sample of the network's health if one is due; see ``Learner.measure_health``."""
+        if self._health is not None and self._health.is_due(self.num_updates):
+            self._health.sample(self.vector, observation, td_error, self._grad_norm, self.num_updates)

@@ -22,6 +22,7 @@ import numpy as np
 import threadpoolctl
 
 from common.config import Config
+from common.health import NotFiniteError
 from common.telemetry import Probe
 
 THREAD_VARIABLES = (
@@ -95,11 +96,14 @@ def run_child(
         limit_threads()
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
-        probe.set("finished_ns", time.perf_counter_ns())
+        probe.finish()
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
         connection.send(("finished", {"threads": limits, "imports_torch": "torch" in sys.modules}))
+    except NotFiniteError as error:
+        connection.send(("failed", {"traceback": str(error), "not_finite": True}))
+        sys.exit(1)
     except BaseException:
         connection.send(("failed", {"traceback": traceback.format_exc()}))
         sys.exit(1)

@@ -32,6 +32,13 @@ class Clock:
         return self.now
 
 
+def make_probe(shared: Telemetry, role: int = 0) -> Probe:
+    """Return a probe of a process that has started."""
+    probe = Probe(shared, role, hogwild.Config())
+    probe.set("started_ns", 1)
+    return probe
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
@@ -56,19 +63,21 @@ def result_of(*rings: Any) -> RunResult:
 
 def test_a_process_remembers_when_each_activity_began_and_ended(clock: Clock) -> None:
     shared = Telemetry(2)
-    probe = Probe(shared, 1, hogwild.Config())
+    probe = make_probe(shared, 1)
     expected = []
     for i, name in enumerate(("act", "env_step", "write", "act")):
         began, clock.now = clock.now, clock.now + 10 * (i + 1)
         probe.spent(name)
         expected.append([began, clock.now, ACTIVITIES.index(name)])
     assert shared.spans(1).tolist() == expected
+    starting = Probe(shared, 0, hogwild.Config())
+    starting.spent("act")  # start-up is no activity
     assert shared.spans(0).tolist() == []
 
 
 def test_what_interrupts_an_activity_lies_inside_it(clock: Clock) -> None:
     shared = Telemetry(1)
-    probe = Probe(shared, 0, hogwild.Config())
+    probe = make_probe(shared)
     began = clock.now
     clock.now = wait_began = began + 5
     clock.now = wait_ended = began + 12
@@ -76,16 +85,16 @@ def test_what_interrupts_an_activity_lies_inside_it(clock: Clock) -> None:
     clock.now = ended = began + 20
     probe.spent("update")
     wait, update = shared.spans(0).tolist()
-    assert wait == [wait_began, wait_ended, ACTIVITIES.index("wait")]
+    assert wait == [wait_began, wait_ended, ACTIVITIES.index("lock")]
     assert update == [began, ended, ACTIVITIES.index("update")]
     # What is booked, in contrast, counts no moment twice.
-    assert shared.word(0, "wait") == 7
+    assert shared.word(0, "lock") == 7
     assert shared.word(0, "update") == 13
 
 
 def test_the_ring_keeps_the_last_ones_and_leaves_out_half_an_entry(clock: Clock) -> None:
     shared = Telemetry(1)
-    probe = Probe(shared, 0, hogwild.Config())
+    probe = make_probe(shared)
     ends = []
     for _ in range(SPANS_KEPT + 100):
         clock.now += 3
@@ -111,10 +120,10 @@ def test_the_window_is_where_everybody_was_at_work() -> None:
 
 
 def test_an_evaluation_at_the_end_is_no_window() -> None:
-    worker = ring(*[(t, t + 1, "act") for t in range(10, 60)], (60, 900, "held"))
+    worker = ring(*[(t, t + 1, "act") for t in range(10, 60)], (60, 900, "evaluation"))
     begin, end = common_window([worker, worker]) or (0, 0)
     assert (begin, end) == (10 * MS, 60 * MS)
-    assert common_window([ring((1, 2, "held"))]) is None
+    assert common_window([ring((1, 2, "evaluation"))]) is None
 
 
 def test_long_and_crowded_windows_are_cut_to_their_end() -> None:
