@@ -23,8 +23,9 @@ OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
 COMMANDS: dict[str, str] = {
     "audit": "bench.audit",
-    "profile": "bench.profile",
     "compare": "bench.compare",
+    "profile": "bench.profile",
+    "report": "bench.report",
     "sweep": "bench.sweep",
 }
 

@@ -24,8 +24,10 @@ import numpy as np
 
 import strategies
 from bench.devices import check_device
+from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
+from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.distributions import as_event
 from common.envs import inspect_env
@@ -72,6 +74,8 @@ def run(
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
                 write_json(folder.path / "summary.json", summary)
+                write_lost_writes(folder.path, result)
+                write_timeline(folder.path, strategy_name, config, result)
     except (ConfigError, KeyboardInterrupt):
         folder.remove()
         raise

@@ -223,6 +223,9 @@ class RunResult:
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
+        lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
+        layout: name and shape of each part of the weights, in the order of the flat vector.
+        spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
     """
 
     status: str
@@ -251,6 +254,9 @@ class RunResult:
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None
+    lost_by_element: IntArray | None = None
+    layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    spans: list[IntArray] = field(default_factory=list)
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""
