@@ -33,6 +33,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "config-presets": config.render_presets,
     "summary": summary.render,
     "traits": traits.render,
+    "family": traits.family,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,

@@ -29,6 +29,28 @@ def meanings() -> dict[str, str]:
     return {name: text.replace("``", "`") for name, text in found.items()}
 
 
+def family() -> str:
+    """Return the tree of parents, then each strategy with its sentence."""
+    rows = [
+        (f"[`{each.name}`](reference/strategies/{each.name}.md)", each.summary, each.paper)
+        for each in all_traits()
+    ]
+    tree = "\n".join(_branches(None, ""))
+    return f"```text\n{tree}\n```\n\n{table(('strategy', 'in one sentence', 'paper'), rows)}"
+
+
+def _branches(parent: str | None, indent: str) -> list[str]:
+    """Return the lines of the tree below a strategy; below none, the whole of it."""
+    children = [each.name for each in all_traits() if each.parent == parent]
+    lines = []
+    for child in children:
+        is_last = child == children[-1]
+        mark, below = ("+-- ", "    " if is_last else "|   ") if parent else ("", "")
+        lines.append(f"{indent}{mark}{child}")
+        lines += _branches(child, indent + below)
+    return lines
+
+
 def render() -> str:
     """Return the table of the short traits, then a section for each of the others."""
     explained = [f"- {code(name)}: {meanings()[name]}" for name in AT_A_GLANCE]

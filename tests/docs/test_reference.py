@@ -15,7 +15,7 @@ from docs.generate.pages import DOCS, PART, PARTS, filled, missing_pages, part_n
 ROOT = DOCS.parent
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 # Options of other programs that the pages name.
-OTHER_PROGRAMS = re.compile(r"--(benchmark-[a-z-]+|strict|group-by|csv|sort|columns|histogram)$")
+OTHER_PROGRAMS = re.compile(r"--(benchmark-[a-z-]+|strict|group-by|csv|sort|columns|histogram|forest)$")
 
 
 def test_the_pages_are_what_the_code_makes_of_them_now() -> None:
@@ -120,6 +120,17 @@ def test_options_named_in_the_text_exist() -> None:
     unknown = {each for each in named if each[1] not in known and not OTHER_PROGRAMS.match(each[1])}
     assert unknown == set() and len(named) > 40
     assert "--workers" in known and "--workmen" not in known
+
+
+def test_commands_named_in_the_text_exist() -> None:
+    existing = {*commands(), *measurements(), "python -m bench"}
+    named = {
+        match[0]
+        for path in PAGES
+        for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", path.read_text(encoding="utf-8"))
+        if (match := re.match(r"bench [a-z]+|python -m (?:bench|docs)[a-z._]*", code))
+    }
+    assert named - existing == set() and len(named) > 8
 
 
 def test_each_word_of_the_glossary_stands_there_once() -> None:
