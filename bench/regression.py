@@ -5,15 +5,15 @@
 
 Two speeds measured one after the other differ by ten percent and more on a shared machine, because the
 machine changes in between. So the two versions are measured in pairs: a process of each, both alive at
-the same time, doing the same part in turns of some milliseconds, in the order A B B A. What is judged is
-the ratio within a pair.
+the same time, doing the same part in turns of some milliseconds, in the order A B B A. What is judged
+is the ratio within a pair.
 
-Two processes of the very same code differ too, by where things lie in memory. So the whole is done with
-several pairs of processes, and each pair of processes gives one number, the median ratio of its turns. A
-part is called slower only if every pair of processes says so, by more than the tolerance. If nothing had
-changed, each would say so with probability one half at the most: with 7 of them a false alarm has a
-probability of at most 1/128 for each part, and far less with a tolerance. ``--false-alarms N`` measures
-it: a version against itself, N times.
+Two processes of the very same code differ too, by where things lie in memory. So the whole is done
+with several pairs of processes, and each pair of processes gives one number, the median ratio of its
+turns. A part is called slower only if every pair of processes says so, by more than the tolerance. If
+nothing had changed, each would say so with probability one half at the most: with 7 of them a false
+alarm has a probability of at most 1/128 for each part, and far less with a tolerance.
+``--false-alarms N`` measures it: a version against itself, N times.
 
 Exits with 0 if no part is slower, 1 if one is, 2 for bad input.
 """
@@ -183,7 +183,7 @@ def ratio_of_pair(now: Callable[[], float], then: Callable[[], float], turns: in
 def compare(
     baseline: Path, current: Path, parts: Sequence[str], num_pairs: int, turns: int
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the ratios of each part, one for each pair of processes, and what could not be compared."""
+    """Return the ratios of each part, one for each pair of processes, and why others have none."""
     ratios: dict[str, list[float]] = {part: [] for part in parts}
     failed: dict[str, str] = {}
     for _ in range(num_pairs):
@@ -218,7 +218,9 @@ def files_of(ref: str) -> Iterator[Path]:
         raise click.UsageError(f"the baseline {ref!r} cannot be read: {reason}")
     with tempfile.TemporaryDirectory(prefix="parallel-dqn-bench-baseline-") as folder:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(folder, filter="data")
+            # The data filter is not in the first releases of Python 3.11.
+            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+            archive.extractall(folder)
         yield Path(folder)
 
 
@@ -253,8 +255,8 @@ def _false_alarms(tree: Path, repeats: int, options: Mapping[str, Any], toleranc
         worst = max([worst, *(min(verdict.ratios) for verdict in found)])
         click.echo(f"run {number + 1} of {repeats}: {alarms} false alarms in {comparisons} comparisons")
     click.echo(
-        f"false alarms: {alarms} of {comparisons}; the lowest ratio of a part was at the most {worst:.3f}, "
-        f"so a tolerance of {max(0.0, worst - 1):.3f} would have raised none"
+        f"false alarms: {alarms} of {comparisons}; a tolerance of {worst - 1:.3f} or more would have "
+        "raised none"
     )
 
 

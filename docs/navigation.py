@@ -32,7 +32,7 @@ FIRST = {
         "reproduce-our-numbers",
         "add-a-strategy",
     ),
-    "reference": ("cli", "config", "summary", "traits", "glossary"),
+    "reference": ("cli", "config", "summary", "traits", "glossary", "benchmarks"),
     "reference/strategies": ("single", "vector", "sync", "hogwild", "a3c", "impala", "apex", "pqn"),
     "explanation": ("how-it-works", "lost-updates", "statistics", "presets"),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from bench.machine import commit, machine, versions
 from bench.suite.ratios import RUN_HEADERS, ratio_rows, run_rows, whole_runs
-from common.processes import limit_threads, limit_torch_threads, thread_limits
+from common.processes import limit_threads, thread_limits
 
 # Two results are compared by their machine; what differs from minute to minute is left out.
 STABLE = ("brand_raw", "arch", "count")
@@ -17,9 +17,11 @@ STABLE = ("brand_raw", "arch", "count")
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """Limit every numeric library to one thread, as in every process of a run."""
+    """Limit every numeric library to one thread, as in every process of a run.
+
+    Torch, which is loaded later, reads the variables that ``bench`` has set.
+    """
     limit_threads()
-    limit_torch_threads()
     yield
 
 

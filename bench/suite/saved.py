@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,17 @@ class Saved:
 
     @property
     def groups(self) -> dict[str, list[Result]]:
-        """The results by table, fastest first."""
+        """The results by table, fastest first; batch 8 comes before batch 64."""
         found: dict[str, list[Result]] = {}
         for result in sorted(self.results, key=lambda each: each.median_seconds):
             found.setdefault(result.group, []).append(result)
-        return dict(sorted(found.items()))
+        return {name: found[name] for name in sorted(found, key=_naturally)}
+
+
+def _naturally(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts numbers in a name by their size."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def read(path: Path) -> Saved:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import strategies
-from docs.generate import cli, config, strategy, summary, traits
+from docs.generate import benchmarks, cli, config, strategy, summary, traits
 
 DOCS = Path(__file__).parents[1]
 PART = re.compile(
@@ -34,6 +34,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "summary": summary.render,
     "traits": traits.render,
     "family": traits.family,
+    "benchmarks": benchmarks.render,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,
