@@ -289,7 +289,7 @@ def main(
     unknown = sorted(set(chosen) - set(PARTS))
     if unknown:
         raise click.UsageError(f"there is no part {unknown[0]!r}; there are: {', '.join(PARTS)}")
-    options = {"parts": chosen or tuple(PARTS), "num_pairs": processes, "turns": turns}
+    options: dict[str, Any] = {"parts": chosen or tuple(PARTS), "num_pairs": processes, "turns": turns}
     with files_of(baseline) as tree:
         if false_alarms is not None:
             _false_alarms(tree, false_alarms, options, tolerance)

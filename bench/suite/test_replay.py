@@ -26,7 +26,7 @@ def test_sample(benchmark: Benchmark, kind: str, capacity: int) -> None:
     bytes_each = parts.buffer_of(parts.replay_config(capacity, KINDS[kind])).bytes_per_transition
     measure(
         benchmark,
-        f"sample 128, {kind}: {capacity:.0e} stored",
+        f"sample 128, {kind}: {capacity:,} stored",
         parts.sampling(capacity, KINDS[kind]),
         series=f"sample, {kind}",
         axis="capacity",
@@ -42,7 +42,7 @@ def test_insert(benchmark: Benchmark, capacity: int) -> None:
     times_stored = observations.nbytes / (capacity * observations[0, 0, 0].nbytes)
     measure(
         benchmark,
-        f"insert {ROWS}, prioritized: {capacity:.0e} stored",
+        f"insert {ROWS}, prioritized: {capacity:,} stored",
         parts.inserting(capacity),
         series="insert, prioritized",
         axis="capacity",
@@ -63,7 +63,7 @@ def test_sample_cpprb(benchmark: Benchmark, kind: str) -> None:
         if KINDS[kind]:
             buffer.update_priorities(batch["indexes"], errors)
 
-    measure(benchmark, f"sample 128, {kind}: {COMPARED:.0e} stored", sample)
+    measure(benchmark, f"sample 128, {kind}: {COMPARED:,} stored", sample)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,7 @@ def test_sample_torchrl(benchmark: Benchmark, kind: str) -> None:
         if KINDS[kind]:
             buffer.update_priority(batch["index"], errors)
 
-    measure(benchmark, f"sample 128, {kind}: {COMPARED:.0e} stored", sample)
+    measure(benchmark, f"sample 128, {kind}: {COMPARED:,} stored", sample)
 
 
 def test_sample_sb3(benchmark: Benchmark) -> None:
@@ -89,13 +89,13 @@ def test_sample_sb3(benchmark: Benchmark) -> None:
     for _ in range(COMPARED // parts.FILLING_LANES):
         add_to_sb3(buffer, chunk)
     part = lambda: buffer.sample(parts.BATCH_SIZE)  # noqa: E731
-    measure(benchmark, f"sample 128, uniform: {COMPARED:.0e} stored", part)
+    measure(benchmark, f"sample 128, uniform: {COMPARED:,} stored", part)
 
 
 @pytest.mark.parametrize("library", ["cpprb", "torchrl", "sb3"])
 def test_insert_other(benchmark: Benchmark, library: str) -> None:
     """The same 512 transitions, in the largest pieces that each library takes."""
-    group = f"insert {ROWS}, prioritized: {COMPARED:.0e} stored"
+    group = f"insert {ROWS}, prioritized: {COMPARED:,} stored"
     measure(benchmark, group, INSERTS[library](), per_call={"transitions": ROWS})
 
 

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -100,13 +101,13 @@ def _command(name: str, command: click.Command) -> str:
     return "\n\n".join(parts)
 
 
-def _is_choice(option: click.Option, shared: Mapping[str | None, click.Option]) -> bool:
+def _is_choice(option: click.Option, shared: Mapping[str, click.Option]) -> bool:
     """Return whether an option is one made from the configuration, not just one of the same name."""
-    other = shared.get(option.name)
+    other = shared.get(option.name or "")
     return other is not None and other.opts == option.opts and other.help == option.help
 
 
-def _taken(taken: Iterable[click.Option], shared: Mapping[str | None, click.Option]) -> str:
+def _taken(taken: Iterable[click.Option], shared: Mapping[str, click.Option]) -> str:
     names = [item.name for item in taken]
     if set(names) == set(shared):
         return "It also takes every one of the [choices of a run](#the-choices-of-a-run)."
@@ -136,7 +137,8 @@ def spelling(option: click.Option) -> str:
 def _row(option: click.Option, context: click.Context) -> tuple[str, ...]:
     text, _, default = (option.help or "").partition(" [default: ")
     text = text if not option.required or text.endswith("Required.") else f"{text} Required."
-    return (spelling(option), _values(option), default.rstrip("]") or _default(option, context), text)
+    written = code(default.rstrip("]")) if default else _default(option, context)
+    return (spelling(option), _values(option), written, text)
 
 
 def _values(option: click.Option) -> str:
@@ -150,7 +152,7 @@ def _values(option: click.Option) -> str:
     return option.metavar or _kind_name(kind)
 
 
-def _kind_name(kind: click.ParamType) -> str:
+def _kind_name(kind: Any) -> str:
     names = {"integer": "N", "integer range": "N", "float": "X", "float range": "X", "text": "TEXT"}
     return names.get(kind.name, kind.name.upper())
 

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import strategies
@@ -42,15 +43,15 @@ SKELETON = """\
 
 ## What to look at
 
-Not written yet.
+Not written yet: which fields of the summary show what is special here.
 
 ## Departures from the paper
 
-Not written yet.
+Not written yet: numbered, each with what the paper does.
 
 ## Measured results
 
-Not measured yet.
+Not measured yet: a table, with the command and the machine.
 """
 
 
@@ -132,15 +133,25 @@ def choices_of(name: str) -> str:
     resolved = {env_id: config.for_env(env_id) for env_id in environments()}
     rows = []
     for field in (item.name for item in dataclasses.fields(config)):
-        values = [getattr(each, field) for each in resolved.values()]
+        values = {env_id: getattr(each, field) for env_id, each in resolved.items()}
         common = getattr(Config, field, None)
-        if field != "env_id" and has_use(field, name) and set(values) != {common}:
+        if field != "env_id" and has_use(field, name) and set(values.values()) != {common}:
             text = field_of(config, field).metadata["help"]
-            rows.append((code(field), *map(shown, values), text))
+            rows.append((code(field), _by_env(values), text))
     return (
-        "Where nothing is chosen, and where that differs from the common default "
-        "(all others: [config](../config.md)):\n\n" + table(("field", *resolved, "what it does"), rows)
+        "What is used where nothing is chosen, and differs from the common default "
+        "([all choices](../config.md)):\n\n" + table(("field", "value", "what it does"), rows)
     )
+
+
+def _by_env(values: Mapping[str, object]) -> str:
+    """Return the value, or the values with the environments that they are for."""
+    envs: dict[str, list[str]] = {}
+    for env_id, value in values.items():
+        envs.setdefault(code(value), []).append(env_id)
+    if len(envs) == 1:
+        return next(iter(envs))
+    return "; ".join(f"{value} {', '.join(names)}" for value, names in envs.items())
 
 
 def traits_of(name: str) -> str:
