@@ -22,17 +22,27 @@ class SummaryField(NamedTuple):
     meaning: str
 
 
-def _distribution(of: str, unit: str) -> dict[str, SummaryField]:
-    """Return the fields of one distribution; ``of`` is its name in the summary."""
-    return {
-        f"{of}.p50": SummaryField(unit, "Median."),
-        f"{of}.p95": SummaryField(unit, "95 of 100 are at most this."),
-        f"{of}.max": SummaryField(unit, "The largest."),
-        f"{of}.unit": SummaryField("text", "What p50, p95 and max are counted in."),
-        f"{of}.milliseconds": SummaryField("ms", "The median as time, at this run's speed."),
-        f"{of}.env_steps": SummaryField("env steps", "The median as env steps, at this run's speed."),
-    }
+QUANTILES = {"p50": "The median", "p95": "95 of 100 are at most this", "max": "The largest"}
 
+
+def _distribution(of: str, unit: str, also: Mapping[str, str]) -> dict[str, SummaryField]:
+    """Return the fields of one distribution.
+
+    Args:
+        of: its name in the summary.
+        unit: of p50, p95 and max.
+        also: other units it was measured in: field name to unit.
+    """
+    fields = {f"{of}.{name}": SummaryField(unit, f"{text}.") for name, text in QUANTILES.items()}
+    fields[f"{of}.unit"] = SummaryField("text", "What p50, p95 and max are counted in.")
+    for field, other in also.items():
+        for name, text in QUANTILES.items():
+            fields[f"{of}.{field}.{name}"] = SummaryField(other, f"{text}, measured in {other}.")
+    return fields
+
+
+IN_ENV_STEPS = {"env_steps": "env steps", "milliseconds": "ms"}
+IN_UPDATES = {"updates": "updates", "milliseconds": "ms"}
 
 FIELDS: dict[str, SummaryField] = {
     "schema": SummaryField("number", "Version of this list; it rises when a field changes."),
@@ -71,7 +81,10 @@ FIELDS: dict[str, SummaryField] = {
         "updates per env step", "What was asked for: a number or free; null where it follows by itself."
     ),
     "replay_ratio.achieved": SummaryField(
-        "updates per env step", "What came of it, in the steady window."
+        "updates per env step", "What came of it: updates over the env steps after the warm-up."
+    ),
+    "replay_ratio.samples_per_insert": SummaryField(
+        "draws", "How often the average stored transition was learned from."
     ),
     "returns.eval_mean": SummaryField(
         "return", "Mean of the final evaluation, or of the last one if there was no final one."
@@ -112,6 +125,7 @@ FIELDS: dict[str, SummaryField] = {
     "audit.writes_uncertain": SummaryField(
         "writes", "Of updates that a killed worker may or may not have applied."
     ),
+    "audit.updates_issued_by_worker": SummaryField("updates", "Finished by each worker."),
     "audit.survivors_by_worker": SummaryField(
         "updates", "Of each worker, the updates that an extra weight of its own has kept."
     ),
@@ -122,10 +136,10 @@ FIELDS: dict[str, SummaryField] = {
     "audit.optimizer_state": SummaryField(
         "text", "Whether the optimizer's moments are local, or shared and so not audited."
     ),
-    **_distribution("policy_lag", "updates"),
-    **_distribution("acting_lag", "updates"),
-    **_distribution("gradient_staleness", "updates"),
-    **_distribution("sample_age", "env steps"),
+    **_distribution("policy_lag", "updates", IN_ENV_STEPS),
+    **_distribution("acting_lag", "updates", {}),
+    **_distribution("gradient_staleness", "updates", IN_ENV_STEPS),
+    **_distribution("sample_age", "env steps", IN_UPDATES),
     "experience.workers[].worker": SummaryField("number", "Which worker, from 0."),
     "experience.workers[].env_steps": SummaryField("env steps", "Collected by this worker."),
     "experience.workers[].episodes": SummaryField("episodes", "Finished by this worker."),
@@ -159,27 +173,39 @@ FIELDS: dict[str, SummaryField] = {
     "experience.unpublished_at_most": SummaryField(
         "transitions", "What killed workers may have had in hand."
     ),
-    "health.q_mean": SummaryField("return", "Mean Q-value of the batches."),
-    "health.q_max": SummaryField("return", "Largest Q-value of the batches."),
-    "health.q_bound": SummaryField("return", "No true Q-value exceeds it: max |reward| / (1 - gamma)."),
-    "health.q_bias": SummaryField("return", "Q-values minus the returns that followed."),
-    "health.td_error": SummaryField("return", "Mean absolute error of the batches."),
+    "health.q_mean": SummaryField("return", "Mean estimate (Q; in impala V) in the last sample."),
+    "health.q_max": SummaryField("return", "Largest estimate in absolute value."),
+    "health.q_bound": SummaryField("return", "No return exceeds it: max |reward| seen / (1 - gamma)."),
+    "health.q_bias": SummaryField(
+        "return", "Estimates minus the discounted returns that followed, in the last evaluation."
+    ),
+    "health.td_error": SummaryField("return", "Mean absolute error of a batch, before its update."),
     "health.grad_norm": SummaryField("norm", "Of the gradient, before it is clipped."),
     "health.weight_norm": SummaryField("norm", "Of all weights."),
-    "health.weight_norm_growth": SummaryField("ratio", "To the norm at the start."),
-    "health.dormant_fraction": SummaryField("fraction", "Hidden units that hardly ever answer."),
-    "health.effective_rank": SummaryField("dimensions", "That the last hidden layer really uses."),
-    "health.churn": SummaryField("fraction", "States whose greedy action one update changes."),
+    "health.weight_norm_growth": SummaryField("ratio", "The last norm over the first sampled one."),
+    "health.dormant_fraction": SummaryField(
+        "fraction", "Hidden units whose mean activation is at most 0.025 of their layer's."
+    ),
+    "health.effective_rank": SummaryField(
+        "dimensions", "Singular values of the last hidden layer that make up 99% of their sum."
+    ),
+    "health.churn": SummaryField(
+        "fraction", "States of a batch whose greedy action changed since the sample before."
+    ),
     "health.most_sampled": SummaryField("times", "That one transition was drawn, at the most."),
-    "health.action_entropy": SummaryField("nats", "Of the actions taken."),
+    "health.action_entropy": SummaryField(
+        "nats", "Mean of -log of the probability with which consumed actions were chosen."
+    ),
     "health.alarms[].name": SummaryField("text", "Which alarm."),
     "health.alarms[].value": SummaryField("as the metric", "What was measured."),
-    "health.alarms[].limit": SummaryField("as the metric", "What it should not exceed."),
-    "health.alarms[].at_env_steps": SummaryField("env steps", "When it was raised."),
+    "health.alarms[].limit": SummaryField("as the metric", "The limit that it broke."),
+    "health.alarms[].at_env_steps": SummaryField("env steps", "When it began."),
     "health.alarms[].meaning": SummaryField("text", "What it says."),
     "health.alarms[].remedy": SummaryField("text", "What to try, as options."),
-    "time.roles.*.*": SummaryField("fraction", "Of the time of all processes of a role, by activity."),
-    "time.processes.*.*": SummaryField("fraction", "Of the time of one process, by activity."),
+    "time.roles.*.*": SummaryField(
+        "fraction", "Of the wall time of all processes of a role, by activity; other: not booked."
+    ),
+    "time.processes.*.*": SummaryField("fraction", "The same for one process."),
     "time.bottleneck": SummaryField("text", "What the run waited for."),
     "time.verdict": SummaryField("text", "The same in a sentence."),
     "time.suggestion": SummaryField("text", "What to change."),
@@ -196,7 +222,10 @@ FIELDS: dict[str, SummaryField] = {
     "processes.threads.*.*": SummaryField("threads", "The limit of each numeric library, by role."),
     "processes.imports_torch.*": SummaryField("yes or no", "Whether a process of it loaded torch."),
     "processes.cpu_seconds.*": SummaryField("seconds", "Processor time of all processes of the role."),
-    "processes.device": SummaryField("text", "What the learner computed on."),
+    "processes.cpu_utilisation": SummaryField(
+        "fraction", "CPU seconds over training seconds times the cores that the processes can use."
+    ),
+    "processes.device.*": SummaryField("text", "What the role's learner computed on."),
     "processes.shared_mib": SummaryField("MiB", "All shared arrays, counted once."),
     "processes.supervisor_rss_mib": SummaryField("MiB", "Highest sampled memory of the supervisor."),
 }

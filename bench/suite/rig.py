@@ -16,7 +16,7 @@ Benchmark = Any  # pytest-benchmark has no types
 # Short, because there are many: enough rounds for a median, with warm-up calls that are not counted.
 quick = pytest.mark.benchmark(max_time=0.3, min_rounds=5, warmup=True, warmup_iterations=20)
 
-PEERS = 'install the extra: pip install -c constraints.txt ".[peers]"'
+PEERS = 'install the extra: pip install -c constraints.txt ".[suite]"'
 
 
 def peer(name: str) -> Any:

@@ -42,9 +42,11 @@ def measurements() -> dict[str, click.Command]:
     for path in sorted([*ROOT.glob("bench/**/*.py"), *ROOT.glob("docs/**/*.py")]):
         if STARTS_ITSELF.search(path.read_text(encoding="utf-8")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            if module != "bench.__main__":  # that is the command line itself
-                name = module.removesuffix(".__main__")
-                found[f"python -m {name}"] = importlib.import_module(module).main
+            if module == "bench.__main__":  # that is the command line itself
+                continue
+            main = importlib.import_module(module).main
+            if isinstance(main, click.Command):  # what only another command starts has no options
+                found[f"python -m {module.removesuffix('.__main__')}"] = main
     return found
 
 

@@ -32,7 +32,7 @@ def test_what_a_page_needs_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     wanted = [*PROJECT["dependencies"]]
     for extra, packages in PROJECT["optional-dependencies"].items():
-        wanted += [] if extra == "peers" else packages
+        wanted += [] if extra == "suite" else packages
     names = {re.split(r"[\[>=<]", each)[0].lower() for each in wanted}
     pinned = {line.split("==")[0].lower() for line in pins.split("\n") if "==" in line}
     assert names - pinned == set() and "mkdocs" in names
