@@ -11,8 +11,8 @@ QUESTIONS = (
     "Are updates overwritten?",
     "Are updates or data stale?",
     "Do fast workers or short episodes drown the others?",
-    "Are there too many updates for what was collected?",
-    "What is the bottleneck?",
+    "Is it stuck because of too many gradient steps per collected batch?",
+    "What is the bottleneck, and what should I change?",
     "Would a GPU help?",
 )
 
