@@ -21,7 +21,13 @@ COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
-COMMANDS: dict[str, str] = {"profile": "bench.profile"}
+COMMANDS: dict[str, str] = {
+    "audit": "bench.audit",
+    "compare": "bench.compare",
+    "profile": "bench.profile",
+    "report": "bench.report",
+    "sweep": "bench.sweep",
+}
 
 
 def main() -> None:

@@ -6,16 +6,19 @@ All but the result goes to standard error.
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from common.config import Config
-from common.types import Evaluation
+from common.types import Alarm, Evaluation
 
 LINE_SECONDS = 5.0
 RATE_WINDOW_SECONDS = 3.0
+WIDTH = 100
+INDENT = " " * 5
 
 
 class Display(Protocol):
@@ -25,6 +28,12 @@ class Display(Protocol):
         """See ``common.telemetry.Observer``."""
 
     def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
+        """See ``common.telemetry.Observer``."""
+
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """See ``common.telemetry.Observer``."""
+
+    def on_alarm(self, alarm: Alarm) -> None:
         """See ``common.telemetry.Observer``."""
 
     def close(self) -> None:
@@ -79,6 +88,8 @@ class Progress:
         self.train_return: float | None = None
         self.last: Evaluation | None = None
         self.best: Evaluation | None = None
+        self.health: Mapping[str, float] | None = None
+        self.alarms: list[Alarm] = []
 
     def tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
         """Take in a tick."""
@@ -149,6 +160,13 @@ class PlainDisplay:
         self._progress.evaluated(evaluation, best)
         _say(f"evaluation at {evaluation_text(evaluation)}{', the best so far' if best else ''}")
 
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Say nothing: alarms say what matters of it."""
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Say what is wrong."""
+        _say(f"ALARM: {alarm_text(alarm)}")
+
     def close(self) -> None:
         """Nothing is left open."""
 
@@ -185,6 +203,15 @@ class LiveDisplay:
         self._progress.evaluated(evaluation, best)
         self._draw()
 
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Take in a sample; it is drawn with the next tick."""
+        self._progress.health = sample
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Redraw."""
+        self._progress.alarms.append(alarm)
+        self._draw()
+
     def close(self) -> None:
         """Leave the last state on the screen and the cursor below it."""
         self._live.stop()
@@ -209,6 +236,9 @@ class LiveDisplay:
         table.add_row("train return", "-" if train is None else f"{train:.1f} (last 100 episodes)")
         table.add_row("evaluation", evaluation_text(progress.last) if progress.last else "-")
         table.add_row("best", evaluation_text(progress.best) if progress.best else "-")
+        table.add_row("Q", health_text(progress.health) if progress.health else "-")
+        for alarm in progress.alarms:
+            table.add_row("alarm", f"{alarm.name} since {alarm.at_env_steps:,} env steps")
         self._live.update(table, refresh=True)
 
 
@@ -225,6 +255,21 @@ def evaluation_text(evaluation: Evaluation) -> str:
     episodes = len(evaluation.episode_returns)
     where = f"{evaluation.env_steps:,} env steps"
     return f"{where}: mean return {evaluation.mean:.1f} over {episodes} episodes"
+
+
+def health_text(sample: Mapping[str, float]) -> str:
+    """Return where the estimates stand, in a few words."""
+    bound = sample["q_bound"]
+    beside = f" (bound {bound:.4g})" if 0 < bound < float("inf") else ""
+    return f"mean {sample['q_mean']:.4g}, largest {sample['q_max']:.4g}{beside}"
+
+
+def alarm_text(alarm: Alarm) -> str:
+    """Return an alarm in a sentence: since when, what it means, what to try."""
+    return (
+        f"{alarm.name} since {alarm.at_env_steps:,} env steps ({alarm.value:.4g}, limit "
+        f"{alarm.limit:.4g}): {alarm.meaning}; try: {alarm.remedy}"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -246,13 +291,21 @@ def result_text(summary: Mapping[str, Any]) -> str:
         f"in {summary['training_seconds']:.1f} s",
         "speed": _speed(summary),
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
-        "bottleneck": _bottleneck(summary["time"]),
-        "lost writes": _lost_writes(summary["audit"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
     }
     title = f"{summary['strategy']} on {summary['env_id']}, seed {summary['seed']}"
-    return "\n".join([title, *(f"  {name:<13} {text}" for name, text in rows.items())])
+    lines = [f"  {name:<13} {text}" for name, text in rows.items()]
+    return "\n".join([title, *lines, "", *answer_lines(summary["answers"])])
+
+
+def answer_lines(answers: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the six questions with their answers, wrapped."""
+    lines = []
+    for number, each in enumerate(answers, start=1):
+        lines.append(f"  {number}. {each['question']}")
+        lines += textwrap.wrap(each["answer"], WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return lines
 
 
 def _solved(returns: Mapping[str, Any]) -> str:
@@ -290,19 +343,6 @@ def _replay_ratio(ratio: Mapping[str, Any]) -> str:
     achieved = "none" if ratio["achieved"] is None else f"{ratio['achieved']:.4g}"
     asked = "derived" if ratio["requested"] is None else f"asked {ratio['requested']}"
     return f"{asked}, achieved {achieved} updates per env step"
-
-
-def _bottleneck(time: Mapping[str, Any]) -> str:
-    if time["verdict"] is None:
-        return "unknown"
-    return f"{time['verdict']}\n  {'':<13} try {time['suggestion']}"
-
-
-def _lost_writes(audit: Mapping[str, Any]) -> str:
-    if audit["writes_lost"] is None:
-        return f"not counted: {audit['reason']}"
-    lost, issued = audit["writes_lost"], audit["writes_issued"]
-    return f"{lost:,} of {issued:,}" + (f" ({audit['lost_fraction']:.2g})" if lost else "")
 
 
 def _memory(processes: Mapping[str, Any]) -> str:

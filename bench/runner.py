@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -24,13 +24,16 @@ import numpy as np
 
 import strategies
 from bench.devices import check_device
+from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
+from bench.timeline import write_timeline
 from common.config import Config, ConfigError
+from common.distributions import as_event
 from common.envs import inspect_env
 from common.supervisor import RunProbe, private_mib
-from common.telemetry import EventLog, Observer
-from common.types import Evaluation, RunResult
+from common.telemetry import HISTOGRAM_UNITS, EventLog, Observer
+from common.types import Alarm, Evaluation, RunResult
 
 RUNS = Path("runs")
 PROGRESS_SECONDS = 1.0
@@ -67,9 +70,12 @@ def run(
             probe = RunProbe(observer=recorder, folder=folder.path, command_started_at=started)
             with interrupts_until_heard(recorder):
                 result = _train(strategy.train, config, probe, recorder)
+                recorder.write_histograms(result)
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
                 write_json(folder.path / "summary.json", summary)
+                write_lost_writes(folder.path, result)
+                write_timeline(folder.path, strategy_name, config, result)
     except (ConfigError, KeyboardInterrupt):
         folder.remove()
         raise
@@ -254,6 +260,32 @@ class Recorder:
         self._write("evaluation", *clock, mean=evaluation.mean, std=evaluation.std, best=best)
         for observer in self._observers:
             observer.on_evaluation(evaluation, best)
+
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Write a row per sample."""
+        self._log.write("health", **finite({**sample, "seconds": seconds}))
+        for observer in self._observers:
+            observer.on_health(sample, seconds)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Write a row per alarm."""
+        self._log.write("alarm", **finite(dataclasses.asdict(alarm)))
+        for observer in self._observers:
+            observer.on_alarm(alarm)
+
+    def write_histograms(self, result: RunResult) -> None:
+        """Write how lag, staleness and age were distributed over the whole run."""
+        for name, places in result.histograms.items():
+            event = as_event(places)
+            if event["counts"]:
+                self._log.write(
+                    "histogram",
+                    name=name,
+                    unit=HISTOGRAM_UNITS[name],
+                    env_steps=result.env_steps,
+                    seconds=result.training_seconds,
+                    **event,
+                )
 
     def _write(
         self, kind: str, env_steps: int, updates: int, seconds: float, **values: float | None

@@ -6,21 +6,28 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import strategies
+from bench.answers import answers
 from bench.diagnosis import diagnose
+from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
+from common.distributions import EDGES, LARGEST, NUM_BINS
+from common.telemetry import ACTIVITIES, HEALTH
 from common.types import Evaluation, RoleReport, RunResult
 
 SCHEMA = 1
 
-HEALTH = ("q_mean", "q_max", "q_bound", "td_error", "grad_norm", "dormant_fraction")
+CLOCKS = ("env_steps", "updates")
+LENGTH_BINS = 4
+# Time that a process did not book; more than this would hide something.
+MAX_OTHER_FRACTION = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +59,7 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
+    consumed = sum(result.consumed_by_worker)
     is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
@@ -67,15 +75,17 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         **_throughput(result),
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
-            "achieved": _ratio(result.steady_updates, result.steady_env_steps),
+            "achieved": _ratio(result.updates, max(0, result.env_steps - _warmup(strategy, config))),
+            "samples_per_insert": _ratio(consumed, result.total("stored")) if consumed else None,
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),
-        "policy_lag": None,
-        "gradient_staleness": result.gradient_staleness,
-        "sample_age": None,
+        "policy_lag": _distribution(result, "policy_lag", "updates"),
+        "acting_lag": _distribution(result, "acting_lag", "updates"),
+        "gradient_staleness": _distribution(result, "gradient_staleness", "updates"),
+        "sample_age": _distribution(result, "sample_age", "env steps"),
         "experience": _experience(config, result),
-        "health": {**dict.fromkeys(HEALTH), "alarms": []},
+        "health": _health(result),
         "time": {
             "roles": _activities(result.roles, lambda role: role.name),
             "processes": _activities(result.roles, lambda role: f"{role.name}-{role.worker}"),
@@ -91,7 +101,14 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
     }
     summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
+    clean["answers"] = answers(clean)
     return clean
+
+
+def _warmup(strategy: str, config: Config) -> int:
+    """Return the env steps before the first update is owed."""
+    unused = strategies.traits_of(strategy).unused_options
+    return 0 if "warmup_env_steps" in unused else config.warmup_env_steps
 
 
 def _audit(config: Config, result: RunResult) -> dict[str, Any]:
@@ -151,9 +168,28 @@ def _evaluation_row(evaluation: Evaluation) -> list[float]:
     ]
 
 
+def _distribution(result: RunResult, name: str, unit: str) -> dict[str, Any] | None:
+    """Return p50, p95 and max in the headline unit, and in the others that were measured."""
+    found = distributions.quantiles(result.histograms[name]) if name in result.histograms else None
+    if found is None:
+        return None
+    block: dict[str, Any] = {**found, "unit": unit}
+    for other in ("updates", "env_steps"):
+        places = result.histograms.get(f"{name}_{other}")
+        if places is not None:
+            block[other] = distributions.quantiles(places)
+    microseconds = result.histograms.get(f"{name}_microseconds")
+    spans = None if microseconds is None else distributions.quantiles(microseconds)
+    if spans is not None:
+        block["milliseconds"] = {key: value / 1000 for key, value in spans.items()}
+    return block
+
+
 def _experience(config: Config, result: RunResult) -> dict[str, Any]:
     collectors = [role for role in result.roles if role.name != "learner"]
     env_steps = [role.counters.get("env_steps", 0) for role in collectors]
+    consumed = result.consumed_by_worker
+    known = sum(consumed) > 0
     workers = [
         {
             "worker": role.worker,
@@ -161,7 +197,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
             "episodes": role.counters.get("episodes", 0),
             "updates": role.counters.get("updates", 0),
             "share_collected": _ratio(own, sum(env_steps)),
-            "share_consumed": None,
+            "share_consumed": _ratio(consumed[role.worker], sum(consumed)) if known else None,
         }
         for role, own in zip(collectors, env_steps, strict=True)
     ]
@@ -171,14 +207,62 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
     chunk = config.envs_per_worker * rows
     return {
         "workers": workers,
-        "episode_length": None,
+        "episode_length": _by_episode_length(result),
         "jain_collected": _jain(env_steps),
-        "jain_consumed": None,
+        "jain_consumed": _jain(consumed) if known else None,
         "collected": result.total("env_steps"),
         "stored": result.total("stored"),
         "dropped": result.total("dropped"),
         "in_flight_at_end": result.in_flight_at_end,
         "unpublished_at_most": killed * chunk,
+    }
+
+
+def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
+    """Return the shares of what was collected and consumed, in quarters by episode length.
+
+    With replay it is what the replay took in and what was drawn from it. Where each transition is
+    learned from once, both are the same.
+    """
+    if not result.lengths:
+        return None
+    drawn = result.lengths["consumed"][:NUM_BINS]
+    kinds = ("taken_in", "consumed") if drawn.sum() else ("collected", "collected")
+    collected, consumed = (result.lengths[kind][:NUM_BINS] for kind in kinds)
+    if collected.sum() == 0:
+        return None
+    # By env steps, not by episodes: a thousand short episodes must not hide a long one.
+    middle = (np.cumsum(collected) - collected / 2) / collected.sum()
+    quarter = (middle * LENGTH_BINS).astype(int)
+    longest = int(result.lengths[kinds[0]][LARGEST])
+    rows = []
+    for number in range(LENGTH_BINS):
+        bins = np.flatnonzero((quarter == number) & (collected > 0))
+        if len(bins) == 0:
+            continue
+        last = bins[-1] + 1
+        rows.append(
+            {
+                "from": int(EDGES[bins[0]]),
+                "to": min(longest, int(EDGES[last]) - 1) if last < NUM_BINS else longest,
+                "share_collected": float(collected[bins].sum() / collected.sum()),
+                "share_consumed": _ratio(float(consumed[bins].sum()), float(consumed.sum())),
+            }
+        )
+    return rows
+
+
+def _health(result: RunResult) -> dict[str, Any]:
+    """Return the last sample, and the alarms; null where nothing was measured."""
+    names = [name for name in HEALTH if name not in CLOCKS]
+    last = result.health[-1] if result.health else dict.fromkeys(names)
+    first = result.health[0]["weight_norm"] if result.health else None
+    return {
+        **{name: last[name] for name in names},
+        "most_sampled": last["most_sampled"] or None,
+        "q_bias": result.q_bias,
+        "weight_norm_growth": _ratio(last["weight_norm"] or 0.0, first) if first else None,
+        "alarms": [dataclasses.asdict(alarm) for alarm in result.alarms],
     }
 
 
@@ -191,17 +275,24 @@ def _jain(shares: Sequence[float]) -> float | None:
 def _activities(
     roles: Sequence[RoleReport], group: Callable[[RoleReport], str]
 ) -> dict[str, dict[str, float]]:
-    """Return, per group of processes, the fraction of its booked time that each activity took."""
-    seconds: dict[str, dict[str, float]] = {}
+    """Return, per group of processes, the fraction of its wall time that each activity took.
+
+    ``other`` is what no activity was booked for.
+    """
+    members: dict[str, list[RoleReport]] = {}
     for role in roles:
-        booked = seconds.setdefault(group(role), {})
-        for activity, spent in role.activities.items():
-            if spent > 0:
-                booked[activity] = booked.get(activity, 0.0) + spent
-    return {
-        name: {activity: spent / sum(booked.values()) for activity, spent in booked.items()}
-        for name, booked in seconds.items()
+        if role.wall_seconds > 0:
+            members.setdefault(group(role), []).append(role)
+    return {name: _fractions(each) for name, each in members.items()}
+
+
+def _fractions(roles: Sequence[RoleReport]) -> dict[str, float]:
+    wall = sum(role.wall_seconds for role in roles)
+    fractions = {
+        activity: sum(role.activities[activity] for role in roles) / wall for activity in ACTIVITIES
     }
+    fractions = {activity: share for activity, share in fractions.items() if share > 0}
+    return {**fractions, "other": 1.0 - sum(fractions.values())}
 
 
 def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
@@ -223,7 +314,27 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "cpu_seconds": {
+            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "cpu_utilisation": _cpu_utilisation(result, facts),
     }
+
+
+def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
+    """Return the processes' CPU time over the training time of the cores that they could use.
+
+    While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
+    """
+    cores = min(len(result.roles), int(facts.machine["usable_cores"]))
+    spent = _sum(role.cpu_seconds for role in result.roles)
+    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _most(values: Any) -> Any:
@@ -254,8 +365,8 @@ def finite(value: Any) -> Any:
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write a file whole or not at all: a reader never sees half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.display import Rates
 from common.config import ConfigError
-from common.types import Evaluation
+from common.types import Alarm, Evaluation
 
 WRITE_SECONDS = 1.0
+CLOCKS = ("env_steps", "updates")
 
 
 def require_tensorboard() -> None:
@@ -57,6 +58,14 @@ class TensorBoardObserver:
     def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
         """Write the evaluation's mean return."""
         self._write(evaluation.env_steps, {"returns/eval_mean": evaluation.mean})
+
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Write a sample of the network's health."""
+        scalars = {f"health/{name}": value for name, value in sample.items() if name not in CLOCKS}
+        self._write(int(sample["env_steps"]), scalars)
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Write nothing: an alarm is no scalar, and what raised it is one above."""
 
     def close(self) -> None:
         """Write what is left."""

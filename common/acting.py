@@ -139,13 +139,15 @@ def parameter_views(spec: NetworkSpec, vector: VectorT) -> dict[str, VectorT]:
     return views
 
 
-def initial_weights(spec: NetworkSpec, seed: int) -> FloatArray:
+def initial_weights(spec: NetworkSpec, seed: int, number: int = 0) -> FloatArray:
     """Return the first weights ``[P]``: the same for the same seed in every strategy.
+
+    Another ``number`` gives others of the same seed, for layers that are reset.
 
     Uniform in +-1/sqrt(fan-in) for weights and biases, torch's own default for these layers; layer
     normalisation starts as the identity. On the audit's lattice, so that the audit changes no start.
     """
-    generator = np.random.default_rng(np.random.SeedSequence([seed, 0]))
+    generator = np.random.default_rng(np.random.SeedSequence([seed, 0, 0, number]))
     vector = np.zeros(spec.num_parameters, dtype=np.float32)
     bound = 1.0
     for name, view in parameter_views(spec, vector).items():
@@ -187,15 +189,31 @@ class ActingNetwork:
     def heads(self, observation: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
         """Return the value head ``[B, 1]`` and the advantage head ``[B, A]``."""
         features = self._input(observation)
-        for i, (weight, bias) in enumerate(self._linears):
-            features = features @ weight
-            features += bias
-            if self.spec.layer_norm:
-                features = self._normalise(features, i)
-            np.maximum(features, 0, out=features)
+        for layer in range(len(self._linears)):
+            features = self._hidden(features, layer)
+        return self.heads_of(features)
+
+    def heads_of(self, features: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the value ``[B, 1]`` and advantage head ``[B, A]`` of the last hidden layer."""
         value_weight, value_bias = self._value
         advantage_weight, advantage_bias = self._advantage
         return features @ value_weight + value_bias, features @ advantage_weight + advantage_bias
+
+    def hidden(self, observation: NDArray[Any]) -> list[FloatArray]:
+        """Return the activations ``[B, hidden]`` of both hidden layers, after the rectifier."""
+        layers = [self._input(observation)]
+        for layer in range(len(self._linears)):
+            layers.append(self._hidden(layers[-1], layer))
+        return layers[1:]
+
+    def _hidden(self, inputs: FloatArray, layer: int) -> FloatArray:
+        weight, bias = self._linears[layer]
+        features: FloatArray = inputs @ weight
+        features += bias
+        if self.spec.layer_norm:
+            features = self._normalise(features, layer)
+        np.maximum(features, 0, out=features)
+        return features
 
     def _input(self, observation: NDArray[Any]) -> FloatArray:
         batch = len(observation)

@@ -71,6 +71,7 @@ REPLAY_OPTIONS = (
     "double",
     "batch_size",
     "target_update",
+    "reset_interval",
     "replay_ratio",
     "replay_capacity",
     "warmup_env_steps",
@@ -100,6 +101,10 @@ class Config:
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
 
     audit: bool = option(True, "Count every overwritten write, exactly.")
+    instruments: bool = option(True, "Measure staleness, fairness and the network's health.")
+    health_every_updates: int = option(
+        100, "Updates between two measurements of the network's health.", at_least=1
+    )
     device: str = option(
         "cpu",
         "Where the learner computes; 'auto' is an accelerator where torch finds one.",
@@ -126,6 +131,12 @@ class Config:
         200.0,
         "Updates between hard copies to the target network; below 1 a Polyak rate per update.",
         above=0,
+    )
+
+    reset_interval: int | None = option(
+        None,
+        "Updates between resets of the network's heads; without it none.",
+        at_least=1,
     )
 
     replay_ratio: float | str = option(

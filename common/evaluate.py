@@ -7,14 +7,14 @@ first n episodes to finish" of a running batch would prefer the short ones.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.acting import ActingNetwork, NetworkSpec
 from common.envs import Lanes
-from common.types import Evaluation, FloatArray, IntArray
+from common.types import Evaluation, FloatArray, IntArray, LaneStep
 
 SOLVED_IN_A_ROW = 3
 FINAL_EPISODES = 100
@@ -29,26 +29,116 @@ def play_episodes(
     seeds: np.random.SeedSequence,
 ) -> tuple[float, ...]:
     """Play whole greedy episodes from fresh starts and return their undiscounted returns."""
-    lanes = Lanes(env_id, num_episodes, seeds)
+    return play_and_compare(env_id, spec, vector, num_episodes, seeds, 1.0).returns
+
+
+class Played(NamedTuple):
+    """Whole greedy episodes.
+
+    Attributes:
+        returns: undiscounted, one per episode.
+        q_bias: mean over all their states of the network's estimate minus the discounted return that
+            followed; where an episode was truncated, its last estimate stands for what was cut off.
+    """
+
+    returns: tuple[float, ...]
+    q_bias: float
+
+
+def play_and_compare(
+    env_id: str,
+    spec: NetworkSpec,
+    vector: FloatArray,
+    num_episodes: int,
+    seeds: np.random.SeedSequence,
+    gamma: float,
+    estimates: str = "Q",
+) -> Played:
+    """Play whole greedy episodes and compare what the network expected with what came.
+
+    Args:
+        env_id: the environment.
+        spec: the network's shape.
+        vector: ``[P]`` its weights.
+        num_episodes: played side by side, one per lane.
+        seeds: of the starts.
+        gamma: discount.
+        estimates: ``"Q"``, or ``"V"`` where the value head is the estimate.
+    """
     network = ActingNetwork(spec, vector)
+    values: list[FloatArray] = []
+    steps: list[LaneStep] = []
+    nothing = np.empty(0)
+
+    def estimate(observation: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+        value, advantage = network.heads(observation)
+        q_values = value + advantage - advantage.mean(axis=1, keepdims=True)
+        return (value[:, 0] if estimates == "V" else q_values.max(axis=1)), q_values
+
+    def choose(observation: NDArray[Any]) -> IntArray:
+        value, q_values = estimate(observation)
+        values.append(value)
+        best: IntArray = q_values.argmax(axis=1)
+        return best
+
+    def watch(step: LaneStep) -> None:
+        # Without the observations of earlier steps: images of 100 episodes fill the memory.
+        if steps:
+            steps[-1] = steps[-1]._replace(observation=nothing)
+        steps.append(step)
+
+    lanes = Lanes(env_id, num_episodes, seeds)
     try:
-        return play_lanes(lanes, lambda observation: network.q_values(observation).argmax(axis=1))
+        returns = play_lanes(lanes, choose, watch)
+        values.append(estimate(steps[-1].observation)[0])
     finally:
         lanes.close()
+    return Played(returns, value_bias(values, steps, gamma))
 
 
-def play_lanes(lanes: Lanes, choose: Callable[[NDArray[Any]], IntArray]) -> tuple[float, ...]:
+def value_bias(values: list[FloatArray], steps: list[LaneStep], gamma: float) -> float:
+    """Return the mean of estimate minus discounted return over the first episode of each lane.
+
+    Args:
+        values: ``T + 1`` arrays ``[L]``, the estimates before each step and after the last.
+        steps: ``T`` steps of all lanes, each lane's first episode ended by the last.
+        gamma: discount.
+    """
+    playing = np.ones(len(values[0]), dtype=bool)
+    was_playing = []
+    for step in steps:
+        was_playing.append(playing)
+        playing = playing & ~(step.terminated | step.truncated)
+    total, count = 0.0, 0
+    following = values[-1].astype(np.float64)  # of lanes that were cut off by the last step itself
+    for t in reversed(range(len(steps))):
+        ended = steps[t].terminated | steps[t].truncated
+        # An end's own last observation is what the next estimate was made of.
+        following = np.where(ended, np.where(steps[t].terminated, 0.0, values[t + 1]), following)
+        following = steps[t].reward + gamma * following
+        total += float((values[t] - following)[was_playing[t]].sum())
+        count += int(was_playing[t].sum())
+    return total / count
+
+
+def play_lanes(
+    lanes: Lanes,
+    choose: Callable[[NDArray[Any]], IntArray],
+    watch: Callable[[LaneStep], None] = lambda step: None,
+) -> tuple[float, ...]:
     """Play one whole episode in each lane and return the undiscounted returns ``[L]``.
 
     Args:
         lanes: fresh environments.
         choose: actions ``[L]`` for observations ``[L, ...]``.
+        watch: is shown each step.
     """
     observation = lanes.reset()
     total = np.zeros(lanes.num_lanes)
     playing = np.ones(lanes.num_lanes, dtype=bool)
     for _ in range(MAX_EPISODE_STEPS):
         step = lanes.step(choose(observation))
+        watch(step)
         total += np.where(playing, step.reward, 0.0)
         playing &= ~(step.terminated | step.truncated)
         if not playing.any():

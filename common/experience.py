@@ -92,6 +92,11 @@ class ExperienceBuffer:
         return self._arrays.num_bytes
 
     @property
+    def first_worker(self) -> int:
+        """Number in the whole run of the first worker that this buffer shows."""
+        return self._workers.start or 0
+
+    @property
     def bytes_per_transition(self) -> float:
         """Shared memory per row and lane."""
         return self.num_bytes / (self.num_workers * self.num_rows * self.num_lanes)

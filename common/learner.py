@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import huber_loss
 
-from common.acting import NetworkSpec
+from common.acting import NetworkSpec, initial_weights, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
 from common.device import DeviceVector, learner_device
+from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import SharedOptimizerState, make_optimizer, set_step_size
 from common.processes import limit_torch_threads
 from common.returns import n_step_returns
+from common.telemetry import Probe
 from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
 from common.weights import SharedWeights
@@ -52,6 +54,7 @@ class Learner:
         writer: this process's way to the master; None keeps the weights private and unaudited.
         optimizer: ``adam`` or ``rmsprop``.
         shared_state: the optimizer's state, if other processes step it too.
+        probe: where the network's health is reported; None measures none.
     """
 
     def __init__(
@@ -62,9 +65,11 @@ class Learner:
         writer: MasterWriter | None = None,
         optimizer: str = "adam",
         shared_state: SharedOptimizerState | None = None,
+        probe: Probe | None = None,
     ) -> None:
         limit_torch_threads()
         self._config = config
+        self._spec = spec
         self._writer = writer
         self.device = learner_device(config.device)
         self.vector = weights.copy()
@@ -77,6 +82,11 @@ class Learner:
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
         self.num_updates = 0
         self.num_target_copies = 0
+        self._health: HealthMonitor | None = None
+        if probe is not None and config.instruments:
+            self._health = HealthMonitor(config, spec, probe)
+        self._loss = 0.0
+        self._grad_norm = torch.tensor(float("nan"))  # of the last gradient, before it was clipped
         self._warm_up(spec)
 
     def _warm_up(self, spec: NetworkSpec) -> None:
@@ -100,6 +110,7 @@ class Learner:
         self.write()
         self.read()
         self.update_target()
+        self.measure_health(batch.observation, result.td_error)
         return result
 
     def read(self) -> None:
@@ -145,22 +156,68 @@ class Learner:
         loss = (weight * huber_loss(q_taken, target, reduction="none")).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self._config.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.max_grad_norm)
-        td_error = (target - q_taken.detach()).numpy()
-        return UpdateResult(td_error, float(loss.detach()))
+        limit = self._config.max_grad_norm
+        if limit is not None or self._measures_next():
+            limit = float("inf") if limit is None else limit
+            self._grad_norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit)
+        self._loss = float(loss.detach())
+        return UpdateResult((target - q_taken.detach()).numpy(), self._loss)
 
     def take_step(self, env_steps: int = 0) -> None:
-        """Step the unmodified optimizer on the private network, with the step size of the schedule."""
+        """Step the unmodified optimizer on the private network, with the step size of the schedule.
+
+        Raises:
+            NotFiniteError: the loss or a weight is no number; nothing was written to the master.
+        """
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
         self._online.download()
+        check_finite(self.vector, self._loss, self.num_updates)
         self.num_updates += 1
+        interval = self._config.reset_interval
+        if interval is not None and self.num_updates % interval == 0:
+            self.reset_heads(self.num_updates // interval)
 
     def write(self) -> None:
         """Apply what the step changed to the master, as the writer does it."""
         if self._writer is not None:
             self._writer.apply(self.vector)
+
+    def reset_heads(self, number: int) -> None:
+        """Give the value and advantage heads new first weights (Nikishin et al. 2022).
+
+        What the torso has learned stays. The target network gets the same heads, since the old ones
+        estimate for a head that is gone; the heads' moments and step counts return to zero, so that
+        no step made for the old weights reaches the new ones.
+
+        Args:
+            number: which reset this is, from 1: each draws other weights.
+        """
+        fresh = parameter_views(self._spec, initial_weights(self._spec, self._config.seed, number))
+        own = parameter_views(self._spec, self.vector)
+        target = parameter_views(self._spec, self.target_vector)
+        for name, parameter in self.network.named_parameters():
+            if name.startswith(("value_head.", "advantage_head.")):
+                own[name][...] = fresh[name]
+                target[name][...] = fresh[name]
+                for moment in self.optimizer.state[parameter].values():
+                    moment.zero_()
+        self._target_side.upload()
+
+    def measure_health(self, observation: NDArray[Any], td_error: FloatArray) -> None:
+        """Take a sample of the network's health if one is due.
+
+        Args:
+            observation: ``[B, ...]`` of the batch just learned from.
+            td_error: ``[B]`` of that batch.
+        """
+        if self._health is not None and self._health.is_due(self.num_updates):
+            self._health.sample(
+                self.vector, observation, td_error, float(self._grad_norm), self.num_updates
+            )
+
+    def _measures_next(self) -> bool:
+        return self._health is not None and self._health.is_due(self.num_updates + 1)
 
     @torch.no_grad()
     def target_values(self, observation: NDArray[Any]) -> FloatArray:

@@ -6,17 +6,22 @@ There is no replay and no target network.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from common.acting import NetworkSpec, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
 from common.device import DeviceVector, learner_device
+from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import can_fuse, set_step_size
 from common.processes import limit_torch_threads
+from common.telemetry import Probe
+from common.types import FloatArray
 
 MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -46,6 +51,8 @@ class OnPolicyLearner:
         spec: the network's shape.
         writer: this process's way to the master, which nobody else writes.
         make_optimizer: ``adam`` or ``radam``.
+        probe: where the network's health is reported; None measures none.
+        estimates: see ``common.health.HealthMonitor``.
     """
 
     def __init__(
@@ -54,6 +61,8 @@ class OnPolicyLearner:
         spec: NetworkSpec,
         writer: MasterWriter,
         make_optimizer: MakeOptimizer,
+        probe: Probe | None = None,
+        estimates: str = "Q",
     ) -> None:
         limit_torch_threads()
         self._writer = writer
@@ -72,6 +81,10 @@ class OnPolicyLearner:
             parameter.grad = views[name]
         self.optimizer = make_optimizer(config, [self._flat])
         self._config = config
+        self._health: HealthMonitor | None = None
+        if probe is not None and config.instruments:
+            self._health = HealthMonitor(config, spec, probe, estimates)
+        self._grad_norm = float("nan")
         self._warm_up(spec, config.batch_size)
 
     def _warm_up(self, spec: NetworkSpec, batch_size: int) -> None:
@@ -86,6 +99,9 @@ class OnPolicyLearner:
         Args:
             loss: what to minimise.
             env_steps: the global clock, for the schedule of the step size.
+
+        Raises:
+            NotFiniteError: the loss or a weight is no number; nothing was written to the master.
         """
         gradient = self._flat.grad
         assert gradient is not None
@@ -97,8 +113,15 @@ class OnPolicyLearner:
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
         self._online.download()
+        check_finite(self.vector, float(loss.detach()), self.num_updates)
         self._writer.apply(self.vector)
         self._writer.read_into(self.vector)
         self._online.upload()
         self.num_updates += 1
+        self._grad_norm = norm
         return norm
+
+    def measure_health(self, observation: NDArray[Any], td_error: FloatArray) -> None:
+        """Take a sample of the network's health if one is due; see ``Learner.measure_health``."""
+        if self._health is not None and self._health.is_due(self.num_updates):
+            self._health.sample(self.vector, observation, td_error, self._grad_norm, self.num_updates)

@@ -22,6 +22,7 @@ import numpy as np
 import threadpoolctl
 
 from common.config import Config
+from common.health import NotFiniteError
 from common.telemetry import Probe
 
 THREAD_VARIABLES = (
@@ -97,12 +98,13 @@ def run_child(
     # An environment may print; standard output belongs to the supervisor (and to --json).
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
-    _leave_with_parent()
+    leave_with_parent()
     try:
         limit_threads()
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
-        probe.set("finished_ns", time.perf_counter_ns())
+        probe.finish()
+        cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
@@ -113,15 +115,19 @@ def run_child(
                     "threads": limits,
                     "imports_torch": "torch" in sys.modules,
                     "device": device_used(),
+                    "cpu_seconds": cpu_seconds,
                 },
             )
         )
+    except NotFiniteError as error:
+        connection.send(("failed", {"traceback": str(error), "not_finite": True}))
+        sys.exit(1)
     except BaseException:
         connection.send(("failed", {"traceback": traceback.format_exc()}))
         sys.exit(1)
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
     """End this process as soon as its parent is gone, however that happened."""
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from common.config import Config
+from common.consumption import Consumption
 from common.experience import ExperienceBuffer
 from common.returns import n_step_window
 from common.shared_memory import memory_fence
@@ -70,7 +71,13 @@ class _Reader:
             name: buffer[name].reshape(self.num_places, *buffer[name].shape[3:])
             for name in ("observation", "action", "reward", "terminated", "truncated", "valid")
         }
+        self._probability = buffer["action_probability"].reshape(-1)
         self._version = buffer["weights_version"].reshape(-1)
+        self._consumption: Consumption | None = None
+        if config.instruments:
+            self._consumption = Consumption(
+                buffer.num_workers, self.num_rows, self.num_lanes, buffer.first_worker, probe
+            )
         self.priority = buffer["priority"].reshape(-1)
 
     def first_safe_row(self, worker: int) -> int:
@@ -101,8 +108,28 @@ class _Reader:
             self._probe.count("dropped", env_steps_at_oldest - self.taken_env_steps[worker])
             self._probe.count("stored", env_steps - env_steps_at_oldest)
             self.taken_rows[worker], self.taken_env_steps[worker] = until, env_steps
+            self._note(worker, oldest, until)
             return oldest, until
         return first, first
+
+    def _note(self, worker: int, first: int, until: int) -> None:
+        """Keep account of rows just taken in."""
+        if self._consumption is None:
+            return
+        place = self.places(worker, np.arange(first, until))
+        ended = self._flat["terminated"][place] | self._flat["truncated"][place]
+        valid = self._flat["valid"][place]
+        lanes = (until - first, self.num_lanes)
+        self._consumption.take_in(worker, place, ended.reshape(lanes), valid.reshape(lanes))
+        self._probe.raise_gauge("largest_reward", float(np.abs(self._flat["reward"][place]).max()))
+
+    def consume(self, batch: Batch) -> Batch:
+        """Keep account of a batch that is given out, and return it."""
+        consumption = self._consumption
+        if consumption is not None and consumption.draw(batch.place, batch.weights_version):
+            probability = self._probability[batch.place]
+            self._probe.gauge("action_entropy", -float(np.log(probability).mean()))
+        return batch
 
     def places(self, worker: int, rows: IntArray) -> IntArray:
         """Return the place of every lane of some rows of a worker, ``[K * L]``."""
@@ -195,7 +222,7 @@ class UniformReplay:
             if len(place) == self._batch_size:
                 batch = reader.gather(place, row, self._weight)
                 if reader.is_intact(place, row).all():
-                    return batch
+                    return reader.consume(batch)
             self._probe.count("samples_retried")
             self.take_in()
         raise RuntimeError(f"no intact batch in {MAX_DRAWS} draws")
@@ -307,7 +334,7 @@ class PrioritizedReplay:
             weight /= weight.max()
             batch = self._reader.gather(place, row, weight.astype(np.float32))
             if self._reader.is_intact(place, row).all():
-                return batch
+                return self._reader.consume(batch)
             self._probe.count("samples_retried")
             self.take_in()
         if self.num_transitions == 0:

@@ -27,13 +27,15 @@ from common.audit import AuditReader, SharedMaster
 from common.checkpoint import save_model
 from common.config import Config
 from common.envs import EnvInfo, inspect_env
-from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_episodes
+from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_and_compare
 from common.experience import ExperienceBuffer
+from common.health_watch import HealthWatch
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
+from common.outcome import TRAIN_RETURNS, make_result, windows
 from common.processes import Role, random_stream, run_child
 from common.shared_memory import require_room_for_processes
-from common.telemetry import ACTIVITIES, COUNTERS, WORD, NullObserver, Observer, Probe, Telemetry
+from common.telemetry import WORD, NullObserver, Observer, Probe, Telemetry
 from common.types import Evaluation, FloatArray, RoleReport, RunResult
 from common.weights import SharedWeights
 
@@ -43,7 +45,6 @@ MEMORY_SECONDS = 0.5
 HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
-TRAIN_RETURNS = 100
 
 
 @dataclass
@@ -54,7 +55,7 @@ class RunProbe:
         observer: hears ticks and evaluations.
         folder: where ``model.pt`` and ``best.pt`` are written; None writes nothing.
         command_started_at: on the ``perf_counter`` clock.
-        final_evaluation: whether the final weights play 100 episodes; a measurement of speed needs none.
+        final_evaluation: whether the final weights play 100 episodes; to measure speed needs none.
     """
 
     observer: Observer = field(default_factory=NullObserver)
@@ -74,6 +75,7 @@ class Shared:
         num_writers: processes that write the master.
         shared_optimizer: the optimizer whose state the writers share, if they do.
         lock: whether the writers guard their updates; each opens ``lock_file`` for itself.
+        estimates: ``"V"`` where the advantages are a policy's logits and only V is a value.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class Shared:
         num_writers: int = 1,
         shared_optimizer: str | None = None,
         lock: bool = False,
+        estimates: str = "Q",
     ) -> None:
         require_room_for_processes(config.workers)
         self.info: EnvInfo = inspect_env(config.env_id)
         self.spec: NetworkSpec = network_spec(config, self.info)
+        self.estimates = estimates
         initial = initial_weights(self.spec, config.seed)
         self.weights = SharedWeights(self.spec, initial)
         self.master = SharedMaster(initial, num_writers, config.audit)
@@ -132,9 +136,13 @@ class _Supervisor:
     ) -> None:
         self._config, self._probe, self._shared, self._buffer = config, probe, shared, buffer
         self._roles = roles
-        self._telemetry = Telemetry(len(roles))
+        self._telemetry = Telemetry(len(roles), config.workers)
         self._audit = AuditReader(shared.master)
         self._record = EvaluationRecord(shared.info.reward_threshold)
+        actors = [i for i, role in enumerate(roles) if role.name == "actor"]
+        threshold = shared.info.reward_threshold
+        self._health = HealthWatch(self._telemetry, probe.observer, actors, threshold)
+        self._q_bias: float | None = None
         self._children: list[_Child] = []
         self._interrupts = 0
         self._stop_reason: str | None = None
@@ -211,6 +219,10 @@ class _Supervisor:
         try:
             while child.connection.poll():
                 kind, values = child.connection.recv()
+                if values.get("not_finite"):
+                    self._health.judge.not_finite(
+                        values["traceback"], self._telemetry.total("env_steps")
+                    )
                 if kind == "failed":
                     self._fail(f"{child.process.name} failed:\n{values['traceback']}")
                 child.finished = kind in ("finished", "failed")
@@ -308,6 +320,7 @@ class _Supervisor:
         evaluation = self._evaluation(returns, training_seconds)
         best = self._record.add(evaluation, vector)
         self._probe.observer.on_evaluation(evaluation, best)
+        self._health.evaluated(evaluation, self._record.solved_at is not None)
         if not self._record.wants_confirmation:
             return
         returns = self._play(vector, FINAL_EPISODES, number, confirm=1)
@@ -321,7 +334,17 @@ class _Supervisor:
         seeds = random_stream(self._config.seed, "evaluation", confirm, number)
         try:
             self._is_playing = True
-            return play_episodes(self._config.env_id, self._shared.spec, vector, episodes, seeds)
+            played = play_and_compare(
+                self._config.env_id,
+                self._shared.spec,
+                vector,
+                episodes,
+                seeds,
+                self._config.gamma,
+                self._shared.estimates,
+            )
+            self._q_bias = played.q_bias
+            return played.returns
         except KeyboardInterrupt:
             return None
         except Exception:
@@ -340,6 +363,7 @@ class _Supervisor:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
+            self._health.look(self._training_seconds())
             self._probe.observer.on_tick(
                 self._telemetry.total("env_steps"),
                 self._telemetry.total("updates"),
@@ -353,40 +377,28 @@ class _Supervisor:
         if self._probe.final_evaluation and self._stop_reason in (None, "completed"):
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
             if returns is not None:
-                final = self._evaluation(returns, self._windows()["training_seconds"])
+                seconds = windows(self._telemetry, self._held_seconds)["training_seconds"]
+                final = self._evaluation(returns, seconds)
         status = self._stop_reason or "completed"
         if self._probe.final_evaluation and final is None and status == "completed":
             status = "interrupted"
-        best = self._record.best_weights
-        result = RunResult(
-            status=status,
-            error=self._error,
-            env_steps=self._telemetry.total("env_steps"),
-            updates=self._telemetry.total("updates"),
-            evaluations=self._record.evaluations,
-            final_weights=vector,
-            best_weights=vector if best is None else best,
-            best_mean=self._record.best_mean,
-            solved_at=self._record.solved_at,
-            final_evaluation=final,
-            train_returns=self._telemetry.last_returns(TRAIN_RETURNS),
-            shared_mib=self._shared_mib(),
-            in_flight_at_end=self._in_flight(),
-            roles=self._reports(),
-            audit=self._audit_report(),
-            gradient_staleness=self._telemetry.quantiles("gradient_staleness"),
-            **self._windows(),
+        self._health.look(windows(self._telemetry, self._held_seconds)["training_seconds"])
+        result = make_result(
+            status,
+            self._error,
+            self._telemetry,
+            self._shared,
+            self._buffer,
+            self._record,
+            final,
+            [child.report for child in self._children],
+            self._audit,
+            self._held_seconds,
         )
+        result.health, result.alarms = self._health.samples, self._health.judge.alarms
+        result.q_bias = self._q_bias
         result.models_saved = self._save_models(result)
         return result
-
-    def _audit_report(self) -> dict[str, Any] | None:
-        if self._shared.master.updates_issued == 0:
-            return None
-        state = self._shared.optimizer_state
-        if state is None:
-            return self._audit.report()
-        return self._audit.report(state.describe(self._shared.master.updates_issued))
 
     def _evaluation(self, returns: tuple[float, ...], training_seconds: float) -> Evaluation:
         return Evaluation(
@@ -396,55 +408,6 @@ class _Supervisor:
             command_seconds=time.perf_counter() - self._probe.command_started_at,
             episode_returns=returns,
         )
-
-    def _windows(self) -> dict[str, Any]:
-        """Return the training time and the steady window, on the clocks of the roles themselves."""
-        words = self._telemetry.arrays["words"]
-        started = [int(row[WORD["started_ns"]]) for row in words if row[WORD["started_ns"]]]
-        ended = [int(max(row[WORD["finished_ns"]], row[WORD["heartbeat_ns"]])) for row in words]
-        end_ns = max(ended)
-        training = (end_ns - min(started)) / 1e9 - self._held_seconds if started else 0.0
-        writers = [row for row in words if row[WORD["first_update_ns"]]]
-        if not writers:
-            nothing = {"steady_seconds": None, "steady_env_steps": 0, "steady_updates": 0}
-            return {"training_seconds": training, **nothing}
-        first = min(writers, key=lambda row: int(row[WORD["first_update_ns"]]))
-        held_ns = int(first[WORD["held_ns"]] - first[WORD["held_ns_at_first_update"]])
-        steady_ns = end_ns - int(first[WORD["first_update_ns"]]) - held_ns
-        env_steps = self._telemetry.total("env_steps") - int(first[WORD["env_steps_at_first_update"]])
-        return {
-            "training_seconds": training,
-            "steady_seconds": max(steady_ns, 1) / 1e9,
-            "steady_env_steps": env_steps,
-            "steady_updates": self._telemetry.total("updates"),
-        }
-
-    def _shared_mib(self) -> float:
-        num_bytes = self._shared.weights.num_bytes + self._telemetry.arrays.num_bytes
-        num_bytes += self._shared.master.num_bytes
-        if self._shared.optimizer_state is not None:
-            num_bytes += self._shared.optimizer_state.num_bytes
-        if self._buffer is not None:
-            num_bytes += self._buffer.num_bytes
-        return num_bytes / 2**20
-
-    def _in_flight(self) -> int:
-        """Count the transitions in rows that were published and never taken in by a learner."""
-        if self._buffer is None:
-            return 0
-        taken = self._telemetry.total("stored") + self._telemetry.total("dropped")
-        published = sum(
-            self._buffer.env_steps_until(worker, self._buffer.published(worker))
-            for worker in range(self._buffer.num_workers)
-        )
-        return published - taken
-
-    def _reports(self) -> list[RoleReport]:
-        for i, child in enumerate(self._children):
-            words = self._telemetry.arrays["words"][i]
-            child.report.counters = {name: int(words[WORD[name]]) for name in COUNTERS}
-            child.report.activities = {name: float(words[WORD[name]]) / 1e9 for name in ACTIVITIES}
-        return [child.report for child in self._children]
 
     def _save_models(self, result: RunResult) -> bool:
         folder = self._probe.folder

@@ -9,16 +9,19 @@ nothing here can be held by a process that was killed.
 from __future__ import annotations
 
 import json
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from common import distributions
 from common.config import Config
+from common.distributions import NUM_PLACES, add_counts, add_value, add_values
 from common.shared_memory import SharedArrays
-from common.types import Evaluation
+from common.types import Alarm, Evaluation, IntArray
 
 COUNTERS = (
     "env_steps",
@@ -30,8 +33,8 @@ COUNTERS = (
     "priorities_dropped",
     "target_copies",
     "weights_version",
-    "lag_sum",
     "lock_waits",
+    "health_samples",
 )
 MARKS = (
     "heartbeat_ns",
@@ -55,39 +58,112 @@ ACTIVITIES = (
     "priorities",
     "publish",
     "wait",
+    "lock",
     "barrier",
-    "held",
+    "evaluation",
 )
 WORD = {name: i for i, name in enumerate((*COUNTERS, *MARKS, *ACTIVITIES))}
 WORDS_PER_ROLE = -(-len(WORD) // 8) * 8  # whole cache lines: no two writers share one
 CONTROL = {"stop": 0, "pause": 1, "evaluations_done": 2}
 EPISODES_KEPT = 256
 
-# A histogram has one bin for each whole number; the last holds everything above.
-HISTOGRAMS = ("gradient_staleness",)
-HISTOGRAM_BINS = 1024
-QUANTILES = {"p50": 0.5, "p95": 0.95}
+# A process remembers when its last activities began and ended: (begin ns, end ns, word) each.
+SPANS_KEPT = 4096
+SPAN = struct.Struct("=qqq")
+
+# In updates, env steps (of all workers) and microseconds. Policy lag: of the weights that acted behind
+# those that learn, when a transition is consumed; acting lag: behind the newest, when acting. Gradient
+# staleness: what others did between reading the weights and writing the step. Sample age: since the
+# transition was taken into replay.
+HISTOGRAMS = (
+    "policy_lag",
+    "policy_lag_env_steps",
+    "policy_lag_microseconds",
+    "acting_lag",
+    "gradient_staleness",
+    "gradient_staleness_env_steps",
+    "gradient_staleness_microseconds",
+    "sample_age",
+    "sample_age_updates",
+    "sample_age_microseconds",
+)
+
+HISTOGRAM_UNITS = {
+    name: "microseconds"
+    if name.endswith("_microseconds")
+    else "env steps"
+    if name.endswith("_env_steps") or name == "sample_age"
+    else "updates"
+    for name in HISTOGRAMS
+}
+
+# Weighted by env steps, over the length of their episode: of finished episodes, of what a replay took
+# in, of what was drawn from it (draws). And the episodes themselves.
+LENGTHS = ("episodes", "collected", "taken_in", "consumed")
+
+# The newest value of something that is no sum.
+GAUGES = ("largest_reward", "most_sampled", "action_entropy")
+
+# What a sample of the learner's health holds (common.health says what each is).
+HEALTH = (
+    "env_steps",
+    "updates",
+    "q_mean",
+    "q_max",
+    "q_bound",
+    "td_error",
+    "grad_norm",
+    "dormant_fraction",
+    "effective_rank",
+    "churn",
+    "weight_norm",
+    "most_sampled",
+    "action_entropy",
+)
+HEALTH_KEPT = 64
 
 HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
 
 HEARTBEAT, ENV_STEPS, UPDATES = WORD["heartbeat_ns"], WORD["env_steps"], WORD["updates"]
+STARTED = WORD["started_ns"]
 STOP, PAUSE, EVALUATIONS_DONE = CONTROL["stop"], CONTROL["pause"], CONTROL["evaluations_done"]
 
 
-class Telemetry:
-    """The blocks of all processes of a run, and the supervisor's flags."""
+class Moment(NamedTuple):
+    """A point in time on the three clocks of a run."""
 
-    def __init__(self, num_roles: int) -> None:
+    updates: int
+    env_steps: int
+    ns: int
+
+
+class Telemetry:
+    """The blocks of all processes of a run, and the supervisor's flags.
+
+    Args:
+        num_roles: processes.
+        num_workers: workers whose experience is consumed.
+    """
+
+    def __init__(self, num_roles: int, num_workers: int = 1) -> None:
         # words: row i is written by process i alone and read by everybody. episodes: a ring of the
         # last (return, length) per process, written before the process advances its word "episodes".
-        # histograms: row i is written by process i alone and read by the supervisor.
+        # histograms, lengths, consumed (transitions by the worker that collected them), gauges and
+        # health (a ring of samples, written before the process advances its word "health_samples"):
+        # row i is written by process i alone and read by the supervisor.
+        # spans: a ring per process, written by it alone, read by the supervisor when it has ended.
         # control: written by the supervisor alone, read by everybody between two steps.
         self.arrays = SharedArrays(
             {
                 "words": ((num_roles, WORDS_PER_ROLE), np.int64),
                 "episodes": ((num_roles, EPISODES_KEPT, 2), np.float64),
-                "histograms": ((num_roles, len(HISTOGRAMS), HISTOGRAM_BINS), np.int64),
+                "histograms": ((num_roles, len(HISTOGRAMS), NUM_PLACES), np.int64),
+                "lengths": ((num_roles, len(LENGTHS), NUM_PLACES), np.int64),
+                "consumed": ((num_roles, num_workers), np.int64),
+                "gauges": ((num_roles, len(GAUGES)), np.float64),
+                "health": ((num_roles, HEALTH_KEPT, len(HEALTH)), np.float64),
+                "spans": ((num_roles, SPANS_KEPT, 3), np.int64),
                 "control": ((len(CONTROL),), np.int64),
             }
         )
@@ -104,15 +180,41 @@ class Telemetry:
         """Set a flag. Only the supervisor calls it."""
         self.arrays["control"][CONTROL[name]] = value
 
-    def quantiles(self, histogram: str) -> dict[str, int] | None:
-        """Return p50, p95 and max of one histogram over all processes; None if it is empty."""
-        counts = self.arrays["histograms"][:, HISTOGRAMS.index(histogram)].sum(axis=0)
-        total = int(counts.sum())
-        if total == 0:
-            return None
-        upto = np.cumsum(counts)
-        at = {name: int(np.searchsorted(upto, share * total)) for name, share in QUANTILES.items()}
-        return {**at, "max": int(np.flatnonzero(counts)[-1])}
+    def histogram(self, name: str) -> IntArray:
+        """Return one histogram over all processes, as ``common.distributions`` keeps it."""
+        return distributions.merge(self.arrays["histograms"][:, HISTOGRAMS.index(name)])
+
+    def lengths(self, kind: str) -> IntArray:
+        """Return counts by episode length over all processes, likewise."""
+        return distributions.merge(self.arrays["lengths"][:, LENGTHS.index(kind)])
+
+    def consumed_by_worker(self) -> list[int]:
+        """Return the transitions consumed, by the worker that collected them."""
+        return [int(number) for number in self.arrays["consumed"].sum(axis=0)]
+
+    def health_since(self, role: int, number: int) -> tuple[list[dict[str, float]], int]:
+        """Return the samples of a process after the first ``number``, and how many there are now.
+
+        The ring holds the last ``HEALTH_KEPT``; older ones are lost.
+        """
+        written = self.word(role, "health_samples")
+        ring = self.arrays["health"][role]
+        numbers = range(max(number, written - HEALTH_KEPT + 1), written)
+        samples = [dict(zip(HEALTH, ring[i % HEALTH_KEPT].tolist(), strict=True)) for i in numbers]
+        return samples, written
+
+    def spans(self, role: int) -> IntArray:
+        """Return a process's last activities ``[n, 3]``: begin ns, end ns, index in ``ACTIVITIES``.
+
+        In the order in which they ended. An activity that was interrupted, by a lock or an evaluation,
+        follows what interrupted it and encloses it.
+        """
+        ring = self.arrays["spans"][role]
+        # A process that was killed may have left half an entry.
+        whole = ring[(ring[:, 0] > 0) & (ring[:, 0] <= ring[:, 1])]
+        spans: IntArray = whole[np.argsort(whole[:, 1], kind="stable")]
+        spans[:, 2] -= WORD[ACTIVITIES[0]]
+        return spans
 
     def last_returns(self, count: int) -> list[float]:
         """Return the returns of the last training episodes, at most ``count`` in all.
@@ -144,6 +246,7 @@ class Probe:
     def __init__(self, telemetry: Telemetry, role: int, config: Config) -> None:
         self._telemetry = telemetry
         self._role = role
+        self._at_end: list[Callable[[], None]] = []
         self._steps = config.steps
         self._evaluate_every = config.evaluate_every_env_steps
         self._evaluation_min_updates = config.evaluation_min_updates
@@ -160,11 +263,21 @@ class Probe:
         self._words = self._all_words[self._role]
         self._control = memoryview(control)
         self._episodes = arrays["episodes"][self._role]
-        self._histograms = arrays["histograms"][self._role]
-        self._last_ns = time.perf_counter_ns()
+        self._histograms = dict(zip(HISTOGRAMS, arrays["histograms"][self._role], strict=True))
+        self._lengths = dict(zip(LENGTHS, arrays["lengths"][self._role], strict=True))
+        self._gauges = arrays["gauges"][self._role]
+        self._health = arrays["health"][self._role]
+        self.cpu_seconds_at_start = 0.0
+        spans: Any = arrays["spans"][self._role]
+        self._spans = memoryview(spans).cast("B")
+        self._span_at = 0
+        self._last_ns = self._began_ns = time.perf_counter_ns()
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("_all_words", "_words", "_control", "_episodes", "_histograms", "_last_ns")
+        opened = (
+            *("_all_words", "_words", "_control", "_episodes", "_last_ns"),
+            *("_histograms", "_lengths", "_gauges", "_health", "_spans"),
+        )
         return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -196,7 +309,8 @@ class Probe:
         while not all(each[ready] for each in self._all_words) and not self._control[STOP]:
             words[HEARTBEAT] = time.perf_counter_ns()
             time.sleep(HOLD_SECONDS)
-        words[started] = self._last_ns = time.perf_counter_ns()
+        words[started] = self._last_ns = self._began_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = time.process_time()
 
     @property
     def is_stopping(self) -> bool:
@@ -231,10 +345,71 @@ class Probe:
         """Set one of this process's words."""
         self._words[WORD[name]] = value
 
+    def moment(self, updates: int | None = None) -> Moment:
+        """Return where the run is now.
+
+        Args:
+            updates: of whoever counts them closer to the weights than this process's words.
+        """
+        updates = self.updates if updates is None else updates
+        return Moment(updates, self.env_steps, time.perf_counter_ns())
+
     def record(self, histogram: str, value: int) -> None:
         """Add one value to a histogram of this process."""
-        bins = self._histograms[HISTOGRAMS.index(histogram)]
-        bins[min(value, HISTOGRAM_BINS - 1)] += 1
+        add_value(self._histograms[histogram], value)
+
+    def record_values(self, histogram: str, values: IntArray) -> None:
+        """Add some values ``[B]`` to a histogram of this process."""
+        if len(values):
+            add_values(self._histograms[histogram], values)
+
+    def record_staleness(self, read: Moment, written: Moment) -> None:
+        """Record what others did to the weights between this process's read and its write."""
+        self.record("gradient_staleness", written.updates - read.updates)
+        self.record("gradient_staleness_env_steps", written.env_steps - read.env_steps)
+        self.record("gradient_staleness_microseconds", (written.ns - read.ns) // 1000)
+
+    def count_episode_length(self, kind: str, length: int, number: int) -> None:
+        """Count env steps or draws (see ``LENGTHS``) of an episode of this length."""
+        add_value(self._lengths[kind], length, number)
+
+    def count_episode_lengths(self, kind: str, lengths: IntArray, numbers: IntArray) -> None:
+        """Count env steps or draws ``[N]`` of episodes of these lengths ``[N]``."""
+        if len(lengths):
+            add_counts(self._lengths[kind], lengths, numbers)
+
+    def count_consumed(self, worker: int, number: int) -> None:
+        """Count transitions that this process has learned from, by who collected them."""
+        self._telemetry.arrays["consumed"][self._role, worker] += number
+
+    def gauge(self, name: str, value: float) -> None:
+        """Set the newest value of something."""
+        self._gauges[GAUGES.index(name)] = value
+
+    def raise_gauge(self, name: str, value: float) -> None:
+        """Set the newest value of something that only grows."""
+        place = GAUGES.index(name)
+        self._gauges[place] = max(value, self._gauges[place])
+
+    def gauges(self) -> dict[str, float]:
+        """Return the newest values that this process has set."""
+        return dict(zip(GAUGES, self._gauges.tolist(), strict=True))
+
+    def record_health(self, sample: dict[str, float]) -> None:
+        """Add a sample of the learner's health; its keys are those of ``HEALTH``."""
+        number = self._words[WORD["health_samples"]]
+        self._health[number % HEALTH_KEPT] = [sample[name] for name in HEALTH]
+        self._words[WORD["health_samples"]] = number + 1
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Have something reported when the role function has returned."""
+        self._at_end.append(callback)
+
+    def finish(self) -> None:
+        """Close this process's books: the role function has returned."""
+        for callback in self._at_end:
+            callback()
+        self.set("finished_ns", time.perf_counter_ns())
 
     def count_update(self) -> None:
         """Count one optimizer step; the first one opens the steady window."""
@@ -246,16 +421,27 @@ class Probe:
         words[UPDATES] += 1
 
     def spent(self, activity: str) -> None:
-        """Book the time since the last call to ``activity``: what was just done."""
-        now = time.perf_counter_ns()
-        self._words[WORD[activity]] += now - self._last_ns
-        self._last_ns = now
+        """Book the time since the last call to ``activity``: what was just done.
+
+        Until all processes have started together it is start-up, and not booked.
+        """
+        now, word = time.perf_counter_ns(), WORD[activity]
+        if self._words[STARTED]:
+            self._words[word] += now - self._last_ns
+            self._note(self._began_ns, now, word)
+        self._last_ns = self._began_ns = now
+
+    def _note(self, began_ns: int, ended_ns: int, word: int) -> None:
+        """Remember a span of time in the ring. One call into C: it costs a tenth of a microsecond."""
+        SPAN.pack_into(self._spans, self._span_at, began_ns, ended_ns, word)
+        self._span_at = (self._span_at + SPAN.size) % (SPANS_KEPT * SPAN.size)
 
     def waited_since(self, began_ns: int) -> None:
-        """Book the time since ``began_ns`` as waiting, apart from the activity it interrupted."""
-        waited = time.perf_counter_ns() - began_ns
-        self._words[WORD["wait"]] += waited
-        self._last_ns += waited
+        """Book the time since ``began_ns`` as waiting for a lock, not to the activity around it."""
+        now = time.perf_counter_ns()
+        self._words[WORD["lock"]] += now - began_ns
+        self._note(began_ns, now, WORD["lock"])
+        self._last_ns += now - began_ns
 
     def wait(self, activity: str = "wait") -> None:
         """Sleep a fraction of a millisecond because another process has to go first."""
@@ -265,6 +451,8 @@ class Probe:
     def record_episodes(self, episodes: list[tuple[float, int]]) -> None:
         """Note finished episodes as (return, length), and empty the list."""
         for episode in episodes:
+            self.count_episode_length("episodes", episode[1], 1)
+            self.count_episode_length("collected", episode[1], episode[1])
             self._episodes[self._words[WORD["episodes"]] % EPISODES_KEPT] = episode
             self._words[WORD["episodes"]] += 1
         episodes.clear()
@@ -297,7 +485,8 @@ class Probe:
         self._words[WORD["is_held"]] = 0
         now = time.perf_counter_ns()
         self._words[WORD["held_ns"]] += now - started
-        self._words[WORD["held"]] += now - started
+        self._words[WORD["evaluation"]] += now - started
+        self._note(started, now, WORD["evaluation"])
         self._last_ns += now - started
 
 
@@ -310,6 +499,12 @@ class Observer(Protocol):
     def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
         """Called after each evaluation."""
 
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Called with each sample of the network's health (``HEALTH``), soon after it was taken."""
+
+    def on_alarm(self, alarm: Alarm) -> None:
+        """Called when an alarm is raised."""
+
 
 class NullObserver:
     """Hears nothing."""
@@ -318,6 +513,12 @@ class NullObserver:
         """Ignore."""
 
     def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
+        """Ignore."""
+
+    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
+        """Ignore."""
+
+    def on_alarm(self, alarm: Alarm) -> None:
         """Ignore."""
 
 

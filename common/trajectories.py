@@ -13,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config import Config
+from common.consumption import (
+    LOOK_EVERY_BATCHES,
+    UpdateClock,
+    consume_trajectory,
+    record_policy_lag,
+)
 from common.envs import EnvInfo
 from common.experience import ExperienceBuffer
 from common.shared_memory import SharedArrays, memory_fence
@@ -49,10 +55,10 @@ class Trajectory(NamedTuple):
         """Transitions in it."""
         return int(self.valid.sum())
 
-    def policy_lag(self, version: int) -> int:
-        """Return the sum over transitions of ``version`` minus the version that acted."""
-        lag = version - self.weights_version
-        return int((lag[:, None] * self.valid).sum())
+    @property
+    def versions(self) -> IntArray:
+        """The weights version that acted, of each transition, ``[N]``."""
+        return np.repeat(self.weights_version, self.valid.sum(axis=1))
 
     @property
     def episode_continues(self) -> FloatArray:
@@ -159,6 +165,8 @@ class TrajectoryQueue:
         # it has copied them, read by worker w, which waits for room.
         self._words = SharedArrays({"taken": ((config.workers, 8), np.int64)})
         self._next_worker = 0
+        self._num_taken = 0
+        self._clock: UpdateClock | None = None  # the learner's, made there
 
     def is_full(self, worker: int) -> bool:
         """Return whether an actor is as far ahead of the learner as it may be."""
@@ -195,5 +203,15 @@ class TrajectoryQueue:
         )
         memory_fence()
         self._words["taken"][worker, 0] = until
-        probe.count("stored", trajectory.num_env_steps)
+        consume_trajectory(probe, trajectory, worker)
+        if self.config.instruments:
+            self._record_lag(probe, trajectory)
         return trajectory
+
+    def _record_lag(self, probe: Probe, trajectory: Trajectory) -> None:
+        if self._clock is None:
+            self._clock = UpdateClock()
+        self._clock.note(probe.moment())
+        if self._num_taken % LOOK_EVERY_BATCHES == 0:
+            record_policy_lag(probe, self._clock, trajectory.versions)
+        self._num_taken += 1

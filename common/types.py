@@ -138,6 +138,27 @@ class Evaluation:
         return float(np.std(self.episode_returns))
 
 
+@dataclass(frozen=True)
+class Alarm:
+    """Something in a run's health that asks for attention.
+
+    Attributes:
+        name: what it is called.
+        value: what was measured when it was raised.
+        limit: what it broke.
+        at_env_steps: when it began.
+        meaning: in words.
+        remedy: what to try.
+    """
+
+    name: str
+    value: float
+    limit: float
+    at_env_steps: int
+    meaning: str
+    remedy: str
+
+
 @dataclass
 class RoleReport:
     """What one process was, as measured in and around it.
@@ -151,7 +172,9 @@ class RoleReport:
             shared memory), in MiB.
         threads: the limit that each numeric library in the process reports.
         imports_torch: whether torch was loaded when the role ended.
+        wall_seconds: from the common start to its end.
         device: what the role's learner computed on; None if it computed no gradient.
+        cpu_seconds: CPU time since the training clock started, evaluations included; None if killed.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -163,7 +186,9 @@ class RoleReport:
     peak_rss_mib: float = 0.0
     threads: dict[str, int] = field(default_factory=dict)
     imports_torch: bool | None = None
+    wall_seconds: float = 0.0
     device: str | None = None
+    cpu_seconds: float | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -192,7 +217,15 @@ class RunResult:
         in_flight_at_end: collected but never taken by a learner when the run stopped.
         roles: a report per process.
         audit: what the update audit counted; None if nothing was written through the shared master.
-        gradient_staleness: p50, p95 and max in updates; None where no gradient can be stale.
+        histograms: counts of lag, staleness and age, as ``common.distributions`` keeps them.
+        lengths: counts by episode length, likewise (``common.telemetry.LENGTHS``).
+        consumed_by_worker: transitions learned from, by the worker that collected them.
+        health: the samples of the network's health, the first and the last of the whole run.
+        alarms: in the order in which they were raised.
+        q_bias: mean of estimate minus return in the last evaluation.
+        lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
+        layout: name and shape of each part of the weights, in the order of the flat vector.
+        spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
     """
 
     status: str
@@ -215,7 +248,15 @@ class RunResult:
     roles: list[RoleReport]
     models_saved: bool = False
     audit: dict[str, Any] | None = None
-    gradient_staleness: dict[str, int] | None = None
+    histograms: dict[str, IntArray] = field(default_factory=dict)
+    lengths: dict[str, IntArray] = field(default_factory=dict)
+    consumed_by_worker: list[int] = field(default_factory=list)
+    health: list[dict[str, float]] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    q_bias: float | None = None
+    lost_by_element: IntArray | None = None
+    layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    spans: list[IntArray] = field(default_factory=list)
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

@@ -30,13 +30,14 @@ from common.acting import ActingNetwork
 from common.audit import MasterWriter
 from common.config import REPLAY_OPTIONS, changed, option
 from common.config import Config as CommonConfig
+from common.consumption import consume_trajectory
 from common.envs import make_lanes
 from common.locks import FileLock
 from common.optimizer import OPTIMIZERS
 from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
+from common.telemetry import Moment, Probe
 from common.trajectories import Rollout, Trajectory
 from common.types import RunResult, Traits
 from common.weights import SharedWeights
@@ -105,9 +106,9 @@ def actor_learner(
     exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
     rollout = Rollout(config.rollout_length, config.envs_per_worker, shared.info)
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
-    learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state)
+    learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state, probe)
     network, lock = ActingNetwork(shared.spec, learner.vector), FileLock(shared.lock_file, probe)
-    pushes_seen = sync(config, probe, shared, target, learner, worker)
+    seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):
         # act
@@ -122,66 +123,72 @@ def actor_learner(
         step = lanes.step(action)
         probe.spent("env_step")
         # observe
-        rollout.write(observation, action, probability, step, pushes_seen)
+        rollout.write(observation, action, probability, step, seen.updates)
         probe.record_episodes(lanes.finished_episodes)
         observation = step.observation
         probe.spent("write")
         if not (rollout.is_full or (step.terminated | step.truncated).all()):
             continue
         # learn
-        learn_from(probe, learner, shared, lock, rollout.take(observation), pushes_seen)
+        learn_from(probe, learner, shared, lock, rollout.take(observation), seen, worker)
         # sync
-        pushes_seen = sync(config, probe, shared, target, learner, worker)
+        seen = sync(config, probe, shared, target, learner, worker)
         if worker == 0 and probe.evaluation_is_due():
             probe.evaluate()
     if rollout.num_env_steps:
-        learn_from(probe, learner, shared, lock, rollout.take(observation), pushes_seen)
+        learn_from(probe, learner, shared, lock, rollout.take(observation), seen, worker)
     probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 
 def learn_from(
-    probe: Probe, learner: Learner, shared: Shared, lock: FileLock, rollout: Trajectory, seen: int
+    probe: Probe,
+    learner: Learner,
+    shared: Shared,
+    lock: FileLock,
+    rollout: Trajectory,
+    seen: Moment,
+    worker: int,
 ) -> None:
     """Learn from a rollout once, towards its n-step returns, and forget it."""
-    learner.compute_rollout_gradient(rollout)
+    result = learner.compute_rollout_gradient(rollout)
     probe.count("env_steps", rollout.num_env_steps)
-    probe.count("stored", rollout.num_env_steps)
+    consume_trajectory(probe, rollout, worker)
+    probe.spent("update")
     push_gradient(probe, learner, shared, lock, seen)
+    learner.measure_health(rollout.observation[:-1][rollout.valid], result.td_error)
 
 
 def sync(
     config: Config, probe: Probe, shared: Shared, target: SharedWeights, learner: Learner, worker: int
-) -> int:
-    """Copy the shared weights and target network; return the pushes that the copy contains."""
+) -> Moment:
+    """Copy the shared weights and target network; return the moment, with the pushes in the copy."""
     while worker_is_ahead(config, shared, worker) and not probe.should_stop():
         probe.wait()
-    pushes = shared.master.updates_issued
+    seen = probe.moment(shared.master.updates_issued)
     # One worker alone publishes it, when all together have pushed often enough.
-    if worker == 0 and pushes // int(config.target_update) > target.version:
+    if worker == 0 and seen.updates // int(config.target_update) > target.version:
         target.publish(shared.latest())
     learner.pull_target(target)
     learner.read()
     probe.spent("pull")
-    return pushes
+    return seen
 
 
 # --- The difference that matters ---
 
 
-def push_gradient(
-    probe: Probe, learner: Learner, shared: Shared, lock: FileLock, pushes_seen: int
-) -> None:
+def push_gradient(probe: Probe, learner: Learner, shared: Shared, lock: FileLock, seen: Moment) -> None:
     """Make the local gradient a step of the shared optimizer and add that to the shared weights.
 
-    It was computed at the weights as of ``pushes_seen`` pushes, and lands on what they are by now.
+    It was computed at the weights as they were at ``seen``, and lands on what they are by now.
     """
     with lock:
-        probe.record("gradient_staleness", shared.master.updates_issued - pushes_seen)
+        probe.record_staleness(seen, probe.moment(shared.master.updates_issued))
         learner.take_step(probe.env_steps)
         learner.write()
     probe.count_update()
-    probe.spent("update")
+    probe.spent("publish")
 
 
 def worker_is_ahead(config: Config, shared: Shared, worker: int) -> bool:

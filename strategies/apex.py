@@ -132,6 +132,7 @@ def actor(
         # sync
         if published:
             probe.record_episodes(lanes.finished_episodes)
+            probe.record("acting_lag", weights.version - version)
             version = weights.pull(vector, version)
             probe.set("weights_version", version)
             probe.spent("pull")
@@ -152,7 +153,7 @@ def learner(
 
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
-    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
+    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
     while not probe.should_stop():
         # learn
         replay.take_in()
@@ -167,8 +168,7 @@ def learner(
         replay.update_priorities(batch, result.td_error)
         probe.spent("priorities")
         # sync
-        version = weights.publish(trainer.vector)
-        probe.count("lag_sum", int((version - 1 - batch.weights_version).sum()))
+        weights.publish(trainer.vector)
         probe.spent("publish")
         if probe.evaluation_is_due():
             probe.evaluate()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from common.acting import ActingNetwork
-from common.audit import WRITES, MasterWriter
+from common.audit import WRITES, MasterWriter, SharedMaster
 from common.config import Config as CommonConfig
 from common.config import changed, option
 from common.envs import make_lanes
@@ -38,7 +38,7 @@ from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
 from common.replay import Replay, make_replay
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
+from common.telemetry import Moment, Probe
 from common.types import Batch, RunResult, Traits
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ TRAITS = Traits(
     single_process=False,
     ratios=("held",),
     roles=("actor_learner",),
-    unused_options=(),
+    # Each worker's reset would undo what all of them have learned since the last one's.
+    unused_options=("reset_interval",),
 )
 
 
@@ -116,7 +117,7 @@ def actor_learner(
     replay = make_replay(config, segment, draws, probe)
     master = MasterWriter(shared.master, worker, config.write)
     state = shared.optimizer_state
-    learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state)
+    learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state, probe=probe)
     lock = FileLock(shared.lock_file, probe)
     network = ActingNetwork(shared.spec, learner.vector)
     observation = lanes.reset()
@@ -140,7 +141,7 @@ def actor_learner(
         observation = step.observation
         probe.spent("write")
         # learn
-        learn_in_turn(config, probe, learner, replay, lock)
+        learn_in_turn(config, probe, learner, replay, shared.master, lock)
         # sync
         if worker == 0 and probe.evaluation_is_due():
             probe.evaluate()
@@ -150,15 +151,21 @@ def actor_learner(
 
 
 def learn_in_turn(
-    config: Config, probe: Probe, learner: Learner, replay: Replay, lock: FileLock
+    config: Config,
+    probe: Probe,
+    learner: Learner,
+    replay: Replay,
+    master: SharedMaster,
+    lock: FileLock,
 ) -> None:
     """Do the updates that this worker owes for its own env steps, each on the newest shared weights."""
     while probe.own_updates + 1 <= config.owed_updates(probe.own_env_steps, config.workers):
         replay.take_in()
         batch = replay.sample()
         probe.spent("sample")
-        result = update_shared(config, learner, batch, probe.env_steps, lock)
+        result = update_shared(config, probe, learner, batch, master, lock)
         probe.count_update()
+        learner.measure_health(batch.observation, result.td_error)
         probe.spent("update")
         replay.update_priorities(batch, result.td_error)
         learner.move_target()
@@ -170,7 +177,7 @@ def learn_in_turn(
 
 
 def update_shared(
-    config: Config, learner: Learner, batch: Batch, env_steps: int, lock: FileLock
+    config: Config, probe: Probe, learner: Learner, batch: Batch, master: SharedMaster, lock: FileLock
 ) -> UpdateResult:
     """Read the shared weights, take a step on a private copy, and write the change back.
 
@@ -180,20 +187,37 @@ def update_shared(
     the gradient is gone, and the lock must cover all of it.
     """
     if config.write == "in-place":
-        learner.read()
-        result = learner.compute_gradient(batch)
+        seen, result = read_and_compute(probe, learner, batch, master)
         with lock:
-            learner.take_step(env_steps)
-            learner.write()
-            learner.read()
+            step_and_write(probe, learner, master, seen)
         return result
     with lock:
-        learner.read()
-        result = learner.compute_gradient(batch)
-        learner.take_step(env_steps)
-        learner.write()
-        learner.read()
+        seen, result = read_and_compute(probe, learner, batch, master)
+        step_and_write(probe, learner, master, seen)
     return result
+
+
+def read_and_compute(
+    probe: Probe, learner: Learner, batch: Batch, master: SharedMaster
+) -> tuple[Moment, UpdateResult]:
+    """Read the shared weights and compute a gradient at them; return when they were read, too."""
+    seen = probe.moment(master.updates_issued)
+    learner.read()
+    probe.spent("pull")
+    result = learner.compute_gradient(batch)
+    probe.spent("update")
+    return seen, result
+
+
+def step_and_write(probe: Probe, learner: Learner, master: SharedMaster, seen: Moment) -> None:
+    """Step on the private copy, write the change, and read what the shared weights are by then."""
+    learner.take_step(probe.env_steps)
+    probe.spent("update")
+    probe.record_staleness(seen, probe.moment(master.updates_issued))
+    learner.write()
+    probe.spent("publish")
+    learner.read()
+    probe.spent("pull")
 
 
 # --- End of the difference ---

@@ -36,7 +36,7 @@ from common.returns import vtrace
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
 from common.trajectories import Trajectory, TrajectoryQueue
-from common.types import RunResult, Traits
+from common.types import FloatArray, RunResult, Traits
 from common.weights import SharedWeights
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def actor(
         if published:
             probe.record_episodes(lanes.finished_episodes)
             wait_for_room(probe, queue, worker)
+            probe.record("acting_lag", weights.version - version)
             version = weights.pull(vector, version)
             probe.set("weights_version", version)
             probe.spent("pull")
@@ -128,7 +129,7 @@ def learner(
     """Learn, sync, until told to stop. The only writer of the weights."""
     from common.on_policy import OnPolicyLearner, adam
 
-    trainer = OnPolicyLearner(config, weights.spec, MasterWriter(master), adam)
+    trainer = OnPolicyLearner(config, weights.spec, MasterWriter(master), adam, probe, "V")
     while not probe.should_stop():
         # learn
         trajectory = queue.take(probe)
@@ -136,12 +137,13 @@ def learner(
             probe.wait()
             continue
         probe.spent("sample")
-        trainer.step(impala_loss(config, trainer.network, trajectory), probe.env_steps)
+        loss, td_error = impala_loss(config, trainer.network, trajectory)
+        trainer.step(loss, probe.env_steps)
         probe.count_update()
+        trainer.measure_health(trajectory.observation[:-1][trajectory.valid], td_error)
         probe.spent("update")
         # sync
-        version = weights.publish(trainer.vector)
-        probe.count("lag_sum", trajectory.policy_lag(version - 1))
+        weights.publish(trainer.vector)
         probe.spent("publish")
         if probe.evaluation_is_due():
             probe.evaluate()
@@ -157,8 +159,10 @@ def wait_for_room(probe: Probe, queue: TrajectoryQueue, worker: int) -> None:
         probe.wait()
 
 
-def impala_loss(config: Config, network: Any, trajectory: Trajectory) -> Tensor:
-    """Return policy-gradient, value and entropy losses of the policy softmax(A), V from its head.
+def impala_loss(config: Config, network: Any, trajectory: Trajectory) -> tuple[Tensor, FloatArray]:
+    """Return the loss, and the V-trace errors of the transitions ``[N]``.
+
+    Policy-gradient, value and entropy losses of the policy softmax(A), V from its head.
 
     Espeholt et al. 2018, section 4.2, as means over the transitions. V-trace's targets and advantages
     are constants: no gradient flows through them.
@@ -184,7 +188,8 @@ def impala_loss(config: Config, network: Any, trajectory: Trajectory) -> Tensor:
     value_loss = 0.5 * (torch.from_numpy(corrected.targets) - value[:-1]).square()
     entropy = -(log_policy.exp() * log_policy).sum(dim=2)
     loss: Tensor = policy_loss + config.value_cost * value_loss - config.entropy_cost * entropy
-    return loss[torch.from_numpy(trajectory.valid)].mean()
+    td_error = (corrected.targets - constant[:-1])[trajectory.valid]
+    return loss[torch.from_numpy(trajectory.valid)].mean(), td_error
 
 
 # --- End of the difference ---
@@ -192,7 +197,7 @@ def impala_loss(config: Config, network: Any, trajectory: Trajectory) -> Tensor:
 
 def train(config: Config, probe: RunProbe) -> RunResult:
     """Allocate, start, wait, collect."""
-    shared = Shared(config)
+    shared = Shared(config, estimates="V")
     queue = TrajectoryQueue(config, shared.info, config.rollout_length, config.queue_trajectories)
     roles = [Role("learner", 0, learner, (queue, shared.weights, shared.master))]
     roles += [

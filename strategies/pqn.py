@@ -27,6 +27,7 @@ from common.acting import ActingNetwork
 from common.audit import MasterWriter, SharedMaster
 from common.config import REPLAY_OPTIONS, changed, option
 from common.config import Config as CommonConfig
+from common.consumption import consume_trajectory
 from common.envs import EnvInfo, make_lanes
 from common.policy import epsilon_greedy, linear_decay
 from common.processes import Role, random_stream
@@ -34,7 +35,7 @@ from common.returns import q_lambda_returns
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
 from common.trajectories import Rollout, Trajectory
-from common.types import IntArray, RunResult, Traits
+from common.types import FloatArray, IntArray, RunResult, Traits
 from common.weights import SharedWeights
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def actor_learner(
     exploration = np.random.default_rng(random_stream(config.seed, "exploration"))
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     rollout = Rollout(config.rollout_length, config.envs_per_worker, info)
-    learner = OnPolicyLearner(config, weights.spec, MasterWriter(master), radam)
+    learner = OnPolicyLearner(config, weights.spec, MasterWriter(master), radam, probe)
     network = ActingNetwork(weights.spec, learner.vector)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):
@@ -137,7 +138,7 @@ def learn_from(
     if rollout.num_env_steps == 0:
         return
     probe.count("env_steps", rollout.num_env_steps)
-    probe.count("stored", rollout.num_env_steps)
+    consume_trajectory(probe, rollout, 0, config.epochs)
     observation = torch.from_numpy(rollout.observation[:-1].reshape(-1, *rollout.observation.shape[2:]))
     action = torch.from_numpy(rollout.action.reshape(-1))
     target = q_lambda_targets(config, learner.network, rollout).reshape(-1)
@@ -145,8 +146,11 @@ def learn_from(
     for rows in minibatches(config, rollout, draws):
         places = torch.from_numpy(rows)
         q_values = learner.network(observation[places])
-        learner.step(pqn_loss(q_values, action[places], target[places]), probe.env_steps)
+        loss, td_error = pqn_loss(q_values, action[places], target[places])
+        learner.step(loss, probe.env_steps)
+        probe.record("policy_lag", learner.num_updates - 1 - int(rollout.weights_version[0]))
         probe.count_update()
+        learner.measure_health(observation[places].numpy(), td_error)
     probe.spent("update")
 
 
@@ -177,10 +181,10 @@ def minibatches(config: Config, rollout: Trajectory, draws: np.random.Generator)
         yield from np.array_split(draws.permutation(places), number)
 
 
-def pqn_loss(q_values: Tensor, action: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of (Q(s, a) - target)^2 / 2 over ``[B]``."""
-    q_taken = q_values.gather(1, action[:, None]).squeeze(1)
-    return 0.5 * (q_taken - target).square().mean()
+def pqn_loss(q_values: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, FloatArray]:
+    """Return the mean of (target - Q(s, a))^2 / 2 over ``[B]``, and the errors ``[B]`` themselves."""
+    td_error = target - q_values.gather(1, action[:, None]).squeeze(1)
+    return 0.5 * td_error.square().mean(), td_error.detach().numpy()
 
 
 # --- End of the difference ---

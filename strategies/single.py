@@ -95,7 +95,7 @@ def actor_learner(
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     writer = SegmentWriter(buffer, 0, config)
     replay = make_replay(config, buffer, draws, probe)
-    learner = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
+    learner = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
     network = ActingNetwork(weights.spec, learner.vector)
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):

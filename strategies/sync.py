@@ -100,6 +100,7 @@ def actor(
     round_number = 1
     while wait_for_start(config, probe, barrier, round_number):
         version = weights.pull(vector, version)
+        probe.set("weights_version", version)
         epsilon = linear_decay(barrier.env_steps, *schedule)
         probe.spent("pull")
         for _ in range(config.chunk_steps):
@@ -117,6 +118,7 @@ def actor(
             if is_cut_short(config, probe):
                 break
         # sync
+        probe.record("acting_lag", weights.version - version)
         probe.record_episodes(lanes.finished_episodes)
         barrier.arrive(worker, round_number, writer.unpublished_env_steps)
         round_number += 1
@@ -137,7 +139,7 @@ def learner(
 
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
-    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master))
+    trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
     round_number = 1
     while not probe.should_stop(barrier.unpublished_env_steps):
         # observe: a round
@@ -151,7 +153,6 @@ def learner(
             batch = replay.sample()
             probe.spent("sample")
             result = trainer.update(batch, probe.env_steps)
-            probe.count("lag_sum", int((trainer.num_updates - 1 - batch.weights_version).sum()))
             probe.count_update()
             probe.spent("update")
             replay.update_priorities(batch, result.td_error)

@@ -217,7 +217,7 @@ def run_here(name: str, **given: Any) -> InProcess:
     with replaced(module, run_roles=look, make_lanes=watch):
         module.train(config, RunProbe())
         roles, shared = seen["roles"], seen["shared"]
-        telemetry = Telemetry(len(roles))
+        telemetry = Telemetry(len(roles), config.workers)
         probes = [EvaluatingProbe(telemetry, i, config) for i in range(len(roles))]
         for probe in probes:
             probe.watch(config, shared)
@@ -236,6 +236,7 @@ def _run_as_threads(
     def guarded(role: Role, probe: Probe) -> None:
         try:
             role.function(config, probe, *role.arguments)
+            probe.finish()
         except BaseException as fault:
             faults.append(fault)
             telemetry.set_control("stop", 1)

@@ -402,6 +402,24 @@ def test_a_forced_race_between_two_processes_loses_exactly_what_was_planted() ->
     assert report["survivors_by_worker"] == [10, 10]
 
 
+def test_lost_writes_are_told_element_by_element() -> None:
+    master = make_master(5, 2)
+    reader, one, two = AuditReader(master), MasterWriter(master, 0), MasterWriter(master, 1)
+    one_update(one)
+    before = master.weights[1:3].copy()
+    one_update(two)
+    master.weights[1:3] = before  # as if two of its additions had been overwritten
+    report = reader.report()
+    lost = reader.lost_by_element()
+    assert lost is not None
+    assert lost.tolist() == [0, 1, 1, 0, 0]
+    assert lost.sum() == report["writes_lost"] == 2
+    off = make_master(5, 2, audit=False)
+    unaudited = AuditReader(off)
+    unaudited.report()
+    assert unaudited.lost_by_element() is None
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("num_workers", [2, 4])
 def test_copying_back_loses_what_the_forced_schedule_says(num_workers: int) -> None:

@@ -87,6 +87,8 @@ LIMITS = [
     ("evaluate_every_env_steps", 0, "at least 1"),
     ("evaluation_episodes", 0, "at least 1"),
     ("evaluation_min_updates", 49, "at least 50"),
+    ("health_every_updates", 0, "at least 1"),
+    ("reset_interval", 0, "at least 1"),
 ]
 
 
@@ -110,7 +112,7 @@ def _needs(name: str) -> dict[str, int]:
 def test_every_number_has_a_limit_and_every_limit_a_test() -> None:
     limited = set()
     for item in dataclasses.fields(Config):
-        numeric = item.type in ("int", "float", "float | None")
+        numeric = item.type in ("int", "float", "float | None", "int | None")
         bounds = [item.metadata[side] for side in ("at_least", "above", "at_most")]
         assert not numeric or any(bound is not None for bound in bounds), item.name
         limited |= {item.name} if numeric else set()

@@ -95,6 +95,9 @@ class FakeTime:
     def perf_counter_ns(self) -> int:
         return self.now_ns
 
+    def process_time(self) -> float:
+        return 1.5
+
     def sleep(self, seconds: float) -> None:
         self.now_ns += round(seconds * 1e9)
         self.sleeps += 1
@@ -104,6 +107,9 @@ class FakeTime:
 def test_time_is_booked_to_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeTime(monkeypatch)
     telemetry, probe = make_probe(config())
+    clock.now_ns += 1_000
+    probe.spent("env_step")  # before the common start: start-up, booked to nothing
+    assert not probe.should_stop()
     for _ in range(3):
         clock.now_ns += 40
         probe.spent("env_step")
@@ -226,7 +232,7 @@ def test_the_supervisor_holds_a_process_and_lets_it_go() -> None:
         racing.wait_until(lambda: words[racing.READY] > stands_at + 10)
         assert telemetry.word(0, "is_held") == 0
         assert telemetry.word(0, "held_ns") >= 0.1e9
-        assert telemetry.word(0, "held") == telemetry.word(0, "held_ns")
+        assert telemetry.word(0, "evaluation") == telemetry.word(0, "held_ns")
         telemetry.set_control("stop", 1)
         process.join(10)
     assert words[racing.DONE] == 1
@@ -244,7 +250,7 @@ def test_time_on_hold_is_booked_to_no_activity(monkeypatch: pytest.MonkeyPatch) 
     clock.now_ns += 5
     probe.spent("act")
     assert telemetry.word(0, "act") == 16
-    assert telemetry.word(0, "held_ns") == telemetry.word(0, "held") == 30_000_000
+    assert telemetry.word(0, "held_ns") == telemetry.word(0, "evaluation") == 30_000_000
     assert telemetry.word(0, "is_held") == 0
 
 

@@ -104,7 +104,7 @@ def test_env_steps_are_counted_as_stored_when_taken() -> None:
 def test_actors_take_turns() -> None:
     config = Config(workers=2, envs_per_worker=LANES, batch_size=1, warmup_env_steps=0)
     queue = TrajectoryQueue(config, INFO, LENGTH, 4)
-    probe = Probe(Telemetry(1), 0, config)
+    probe = Probe(Telemetry(1, 2), 0, config)
     writers = [SegmentWriter(queue.buffer, worker, queue.config) for worker in range(2)]
     for number in range(3 * LENGTH + 1):
         write(writers[0], probe, number)

@@ -91,11 +91,11 @@ def test_pqn_gradient_is_the_error_of_the_taken_action(generator: np.random.Gene
     action = torch.from_numpy(generator.integers(ACTIONS, size=5))
     target = torch.from_numpy(generator.normal(size=5))
 
-    pqn.pqn_loss(q_values, action, target).backward()
+    pqn.pqn_loss(q_values, action, target)[0].backward()
 
     at = q_values.detach().numpy()
     numeric = finite_differences(
-        lambda changed: float(pqn.pqn_loss(torch.from_numpy(changed), action, target)), at
+        lambda changed: float(pqn.pqn_loss(torch.from_numpy(changed), action, target)[0]), at
     )
     by_hand = np.zeros_like(at)
     taken = (np.arange(5), action.numpy())
@@ -150,7 +150,7 @@ def test_impala_gradient_matches_finite_differences(generator: np.random.Generat
     network, trajectory = TableNetwork(generator), make_trajectory(generator)
     corrected = corrected_by(config, network, trajectory)
 
-    impala.impala_loss(config, network, trajectory).backward()
+    impala.impala_loss(config, network, trajectory)[0].backward()
 
     def loss(values: Array, logits: Array) -> float:
         value = values.reshape(LENGTH + 1, LANES)[:-1]
@@ -175,7 +175,7 @@ def test_impala_gradient_matches_the_formulas(generator: np.random.Generator) ->
     network, trajectory = TableNetwork(generator), make_trajectory(generator)
     corrected = corrected_by(config, network, trajectory)
 
-    impala.impala_loss(config, network, trajectory).backward()
+    impala.impala_loss(config, network, trajectory)[0].backward()
 
     number = trajectory.valid.sum()
     policy = network.policy()[:-1]
@@ -200,7 +200,7 @@ def test_impala_with_equal_policies_learns_the_n_step_return(generator: np.rando
     policy = np.take_along_axis(network.policy()[:-1], trajectory.action[..., None], axis=2)[..., 0]
     trajectory = trajectory._replace(action_probability=policy)
 
-    impala.impala_loss(config, network, trajectory).backward()
+    impala.impala_loss(config, network, trajectory)[0].backward()
 
     value = network.values()
     returns = n_step_returns(
@@ -226,7 +226,7 @@ def test_what_an_invalid_row_holds_changes_nothing(generator: np.random.Generato
         action_probability=np.where(invalid, 1e-3, trajectory.action_probability),
     )
 
-    losses = [impala.impala_loss(config, network, each).detach() for each in (trajectory, garbage)]
+    losses = [impala.impala_loss(config, network, each)[0].detach() for each in (trajectory, garbage)]
 
     assert losses[0] == losses[1]
     assert invalid.sum() == 2

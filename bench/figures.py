@@ -1,0 +1,344 @@
+"""Figures that compare strategies: learning, throughput, Q values against their bound, sweeps.
+
+Each function takes groups of runs and returns a matplotlib figure, or None where there is nothing to
+draw. Figures of what happens inside a run are in ``bench.figures_inside``. Nothing is imported from
+matplotlib, seaborn or scipy before a function draws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.groups import Array, Band, Group, alarms_of, band_of, evaluation_curve, q_curve
+from bench.palette import ALARM, GRID, INK, MUTED, SURFACE, strategy_style
+from bench.saved import number_of, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches. A narrow figure fits a phone, a wide one is as wide as the page.
+NARROW, WIDE = 4.7, 9.6
+HEIGHT = 3.1
+CLOCKS = {"env_steps": "env steps", "seconds": "seconds of training"}
+MARKERS = "osDX^vP*<>hd"
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+DECADES_FOR_LOG = (
+    30.0  # from this ratio of the largest to the smallest value on, an axis is logarithmic
+)
+RATES = {"env_steps_per_second": "env steps/s", "updates_per_second": "updates/s"}
+SWEPT = {
+    "returns.eval_mean": "final return",
+    "env_steps_per_second": "env steps/s",
+    "updates_per_second": "updates/s",
+    "audit.lost_fraction": "share of writes lost",
+}
+
+
+@contextlib.contextmanager
+def drawing_style() -> Iterator[None]:
+    """Set seaborn's look and this project's colours for the figures made and saved inside."""
+    import matplotlib
+    import seaborn
+
+    look = {
+        **seaborn.axes_style("ticks"),
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titlelocation": "left",
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "font.sans-serif": ["DejaVu Sans"],
+        "svg.fonttype": "none",
+        "text.parse_math": False,  # a name may hold a dollar sign
+        "svg.hashsalt": "bench",
+        "hatch.linewidth": 0.6,
+        "figure.facecolor": SURFACE.light,
+        "axes.facecolor": SURFACE.light,
+        "grid.color": GRID.light,
+        "axes.edgecolor": MUTED.light,
+        "patch.edgecolor": SURFACE.light,
+    }
+    coloured = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor")
+    with matplotlib.rc_context({**look, **dict.fromkeys(coloured, INK.light)}):
+        yield
+
+
+def new_figure(
+    rows: int = 1, columns: int = 1, width: float = NARROW, height: float = HEIGHT, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure that belongs to no window, and its axes in a list."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, list(axes.flat)
+
+
+def short(value: float, _: Any = None) -> str:
+    """Return a number as an axis shows it: 20k, 1.5M, 0.001."""
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:g}{letter}"
+    return f"{value:g}"
+
+
+def plain_ticks(axis: Any) -> None:
+    """Label an axis, also a logarithmic one, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(short))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def group_styles(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return line styles: the strategy's colour and marker, and a dash per group of a strategy."""
+    seen: dict[str, int] = {}
+    styles = []
+    for group in groups:
+        number = seen[group.strategy] = seen.get(group.strategy, -1) + 1
+        style = strategy_style(group.strategy)
+        styles.append(
+            {
+                "color": style.colour.light,
+                "marker": style.marker if number == 0 else MARKERS[number % len(MARKERS)],
+                "linestyle": DASHES[number % len(DASHES)],
+            }
+        )
+    return styles
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """Put the legend under the axes, where it covers no data."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(handles)))
+
+
+def draw_curves(
+    axes: Axes, groups: Sequence[Group], curve_of: Callable[[Any], Array]
+) -> list[Band | None]:
+    """Draw every seed thin, their median bold and its interval shaded; return the medians."""
+    bands = []
+    for group, style in zip(groups, group_styles(groups), strict=True):
+        curves = [curve for run in group.counted if len(curve := curve_of(run))]
+        band = band_of(curves)
+        bands.append(band)
+        if len(curves) > 1:
+            for curve in curves:
+                axes.plot(
+                    curve[:, 0], curve[:, 1], color=style["color"], lw=0.6, alpha=0.45, label="_seed"
+                )
+        if band is None:
+            continue
+        every = max(1, len(band.x) // 6)
+        axes.plot(
+            band.x, band.median, **style, lw=1.9, markersize=5, markevery=every, label=group.label
+        )
+        if band.low is not None and band.high is not None:
+            axes.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.15, lw=0)
+    return bands
+
+
+def learning(groups: Sequence[Group], clock: str) -> Figure | None:
+    """Draw the evaluations' mean return against ``env_steps`` or ``seconds``."""
+    if not any(len(evaluation_curve(run, clock)) for group in groups for run in group.counted):
+        return None
+    figure, (axes,) = new_figure()
+    draw_curves(axes, groups, lambda run: evaluation_curve(run, clock))
+    thresholds = {run.number("returns.threshold") for group in groups for run in group.counted}
+    for threshold in thresholds - {None}:
+        axes.axhline(threshold, color=MUTED.light, lw=0.9, ls=(0, (4, 3)), label="solved")
+    axes.set(xlabel=CLOCKS[clock], ylabel="mean return", xlim=(0, None))
+    plain_ticks(axes.xaxis)
+    legend_below(figure, axes)
+    return figure
+
+
+def q_against_bound(groups: Sequence[Group]) -> Figure | None:
+    """Draw the largest Q value over the largest possible return, against env steps."""
+    if not any(len(q_curve(run)) for group in groups for run in group.counted):
+        return None
+    figure, (axes,) = new_figure(width=WIDE)
+    bands = draw_curves(axes, groups, q_curve)
+    axes.axhline(1.0, color=ALARM.light, lw=1.0, ls=(0, (4, 3)), label="bound")
+    top = max((float(band.median.max()) for band in bands if band is not None), default=1.0)
+    if top > DECADES_FOR_LOG:
+        axes.set_yscale("log")
+        plain_ticks(axes.yaxis)
+    axes.set(xlabel=CLOCKS["env_steps"], ylabel="largest Q / bound", xlim=(0, None))
+    plain_ticks(axes.xaxis)
+    legend_below(figure, axes, columns=5)
+    return figure
+
+
+# --- Throughput ---
+
+
+def ceilings(profile: Mapping[str, Any] | None, path: str) -> list[tuple[str, float]]:
+    """Return (what, value per second) of the machine's ceilings for ``path``."""
+    found = []
+    for row in rows_of(profile, "ceilings"):
+        value = number_of(row, path)
+        if value is not None and value > 0:
+            found.append((str(row.get("name") or "ceiling"), float(value)))
+    return found
+
+
+def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None) -> Figure | None:
+    """Draw env steps/s and updates/s: medians as bars, seeds as dots, intervals as lines."""
+    drawn = [group for group in groups if any(group.spread(path) for path in RATES)]
+    if not drawn:
+        return None
+    height = 1.3 + 0.3 * len(drawn)
+    figure, panels = new_figure(1, 2, width=WIDE, height=height, sharey=True)
+    for axes, (path, title) in zip(panels, RATES.items(), strict=True):
+        for place, group in enumerate(drawn):
+            _draw_bar(axes, place, group, path)
+        for name, value in ceilings(profile, path):
+            axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
+            axes.text(value, -0.62, name, rotation=0, ha="right", fontsize=7.5, color=MUTED.light)
+        axes.set(title=title, xlim=(0, 1.15 * axes.get_xlim()[1]), yticks=range(len(drawn)))
+        axes.set_yticklabels([group.label for group in drawn])
+        axes.grid(True, axis="x")
+        axes.grid(False, axis="y")
+        plain_ticks(axes.xaxis)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:
+    spread = group.spread(path)
+    if spread is None:
+        return
+    style = strategy_style(group.strategy)
+    axes.barh(place, spread.median, color=style.colour.light, height=0.62, alpha=0.55, lw=0)
+    values = [value for _, value in spread.by_run]
+    end = max(values)
+    if spread.interval is not None:
+        interval = (spread.interval.low, spread.interval.high)
+        axes.plot(interval, (place, place), color=INK.light, lw=1.2, label="_interval")
+        end = max(end, spread.interval.high)
+    axes.plot(
+        values,
+        [place] * len(values),
+        ls="",
+        marker=style.marker,
+        ms=3.5,
+        color=INK.light,
+        label="_seeds",
+    )
+    axes.annotate(
+        short(float(f"{spread.median:.3g}")),
+        (end, place),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+    )
+
+
+# --- Sweeps ---
+
+
+def sweep(groups: Sequence[Group]) -> Figure | None:
+    """Draw what a sweep measured against the varied choice, and where alarms fired."""
+    names = list(dict.fromkeys(name for group in groups for name in group.param))
+    if not names or not any(group.counted for group in groups):
+        return None
+    metrics = {
+        path: title
+        for path, title in SWEPT.items()
+        if any((spread := group.spread(path)) and spread.median for group in groups)
+    }
+    if not metrics:
+        return None
+    rows = -(-len(metrics) // 2)
+    figure, panels = new_figure(rows, 2, width=WIDE, height=2.6 * rows + 0.4)
+    positions = sweep_positions(groups, names[0])
+    for axes, (path, title) in zip(panels, metrics.items(), strict=False):
+        _draw_sweep(axes, groups, names, positions, path)
+        axes.set(xlabel=names[0].replace("_", " "), title=title)
+        _set_positions(axes, positions)
+        _shade_alarms(axes, groups, names[0], positions)
+    for axes in panels[len(metrics) :]:
+        axes.remove()
+    legend_below(figure, panels[0], columns=4)
+    return figure
+
+
+def sweep_positions(groups: Sequence[Group], name: str) -> dict[str, float]:
+    """Return where each value of a choice stands on the axis: itself, or its number in the order."""
+    values = {str(group.param.get(name)): number_of(group.param, name) for group in groups}
+    numbers = [value for value in values.values() if value is not None]
+    if len(numbers) == len(values):
+        return {text: float(value) for text, value in values.items() if value is not None}
+    return {text: float(place) for place, text in enumerate(values)}
+
+
+def _draw_sweep(
+    axes: Axes, groups: Sequence[Group], names: Sequence[str], positions: Mapping[str, float], path: str
+) -> None:
+    """Draw a line per strategy, and per value of a second choice."""
+    lines: dict[tuple[str, str], list[Group]] = {}
+    for group in groups:
+        second = ", ".join(f"{name} {group.param.get(name)}" for name in names[1:])
+        lines.setdefault((group.strategy, second), []).append(group)
+    styles = group_styles([members[0] for members in lines.values()])
+    for ((strategy, second), members), style in zip(lines.items(), styles, strict=True):
+        points = [(positions[str(group.param.get(names[0]))], group.spread(path)) for group in members]
+        known = sorted(((x, spread) for x, spread in points if spread), key=lambda point: point[0])
+        label = ", ".join(part for part in (strategy, second) if part)
+        axes.plot(
+            [x for x, _ in known], [spread.median for _, spread in known], **style, lw=1.6, label=label
+        )
+        for x, spread in known:
+            values = [value for _, value in spread.by_run]
+            axes.plot(
+                [x] * len(values), values, ".", color=style["color"], ms=4, alpha=0.6, label="_seeds"
+            )
+            if spread.interval is not None:
+                ends = (spread.interval.low, spread.interval.high)
+                axes.plot((x, x), ends, color=style["color"], lw=1, label="_interval")
+
+
+def _set_positions(axes: Axes, positions: Mapping[str, float]) -> None:
+    places = sorted(positions.values())
+    if places[0] > 0 and places[-1] / places[0] >= DECADES_FOR_LOG:
+        axes.set_xscale("log")
+    labels = {place: text for text, place in positions.items()}
+    axes.set_xticks(places, [labels[place] for place in places])
+    axes.minorticks_off()
+
+
+def _shade_alarms(
+    axes: Axes, groups: Sequence[Group], name: str, positions: Mapping[str, float]
+) -> None:
+    """Mark the values at which a learning-health alarm fired in at least one run."""
+    fired = {
+        positions[str(group.param.get(name))]
+        for group in groups
+        if any(alarms_of(run) for run in group.counted)
+    }
+    places = np.array(sorted(set(positions.values())))
+    is_log = axes.get_xscale() == "log"
+    scaled = np.log(places) if is_log else places
+    middles = (scaled[1:] + scaled[:-1]) / 2
+    margin = (middles[0] - scaled[0]) if len(middles) else 0.5
+    ends = np.concatenate([[scaled[0] - margin], middles, [scaled[-1] + margin]])
+    ends = np.exp(ends) if is_log else ends
+    label = "alarms"
+    for place, begin, end in zip(places, ends[:-1], ends[1:], strict=True):
+        if place in fired:
+            axes.axvspan(begin, end, color=ALARM.light, alpha=0.14, lw=0, label=label)
+            label = "_alarms"
+    axes.set_xlim(ends[0], ends[-1])

@@ -1,0 +1,434 @@
+"""Figures of what happens inside a run: lost writes, ages, shares, time, and the last moments.
+
+Each function returns a matplotlib figure, or None where there is nothing to draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bench.figures import NARROW, WIDE, group_styles, new_figure, plain_ticks
+from bench.groups import Group, histogram_of
+from bench.lost_writes import LostWrites
+from bench.palette import ACTIVITY_NAMES, ALARM, INK, MUTED, SURFACE, activity_style
+from bench.saved import SavedRun, field_of, number_of, rows_of
+from common.telemetry import ACTIVITIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AGES = {
+    "policy_lag": "policy lag",
+    "acting_lag": "acting lag",
+    "gradient_staleness": "gradient staleness",
+    "sample_age": "sample age",
+}
+SHARES = {"share_collected": "collected", "share_consumed": "consumed"}
+MOST_PANELS = 12
+LABELLED_SHARE = 0.085  # a segment of a bar that is shorter has no room for its name
+MOST_SPANS_DRAWN = 320
+LABELLED_SPAN = 0.05
+PATTERNED_SPAN = 0.01
+THIN_ROWS = 16
+
+
+# --- Lost writes ---
+
+
+def lost_heat_map(parts: Sequence[LostWrites]) -> Figure | None:
+    """Draw how many writes each weight lost: hidden layers above, the thin ones (heads) below."""
+    matrices = [(part.name.removesuffix(".weight"), as_matrix(part)) for part in parts]
+    matrices = [(name, matrix) for name, matrix in matrices if len(matrix) and not _is_bias(name)]
+    if not matrices:
+        return None
+    thin = [item for item in matrices if len(item[1]) <= THIN_ROWS]
+    rows = [row for row in ([item for item in matrices if len(item[1]) > THIN_ROWS], thin) if row]
+    heights = [3.0 if len(row[0][1]) > THIN_ROWS else 0.8 for row in rows]
+    heights[0] = max(heights[0], 2.0)  # the scale stands beside it
+    figure = new_figure(width=WIDE, height=sum(heights) + 0.4)[0]
+    figure.clear()
+    bands = np.atleast_1d(figure.subfigures(len(rows), 1, height_ratios=heights))
+    most = max(int(matrix.max()) for _, matrix in matrices)
+    panels: list[Axes] = []
+    for band, row in zip(bands, rows, strict=True):
+        widths = [float(np.clip(matrix.shape[1], 32, 160)) for _, matrix in row]
+        own = list(band.subplots(1, len(row), squeeze=False, width_ratios=widths).flat)
+        for axes, (name, matrix) in zip(own, row, strict=True):
+            _draw_matrix(axes, name, matrix, max(1, most))
+        panels += own
+    _draw_scale(bands[0], panels[: len(rows[0])])
+    return figure
+
+
+def _is_bias(name: str) -> bool:
+    return name.endswith(".bias")
+
+
+def _draw_matrix(axes: Axes, name: str, matrix: Any, most: int) -> None:
+    import seaborn
+
+    seaborn.heatmap(matrix, ax=axes, vmin=0, vmax=most, cmap="cividis", cbar=False, rasterized=True)
+    axes.set_title(f"{name} ({len(matrix)} x {matrix.shape[1]})", fontsize=8)
+    axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+
+
+def _draw_scale(figure: Any, panels: Sequence[Axes]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.01, aspect=30)
+    bar.set_label("lost writes")
+    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    plain_ticks(bar.ax.yaxis)
+    bar.outline.set_edgecolor(MUTED.light)
+
+
+def as_matrix(part: LostWrites) -> Any:
+    """Return a parameter as outputs by inputs; a convolution's window counts as inputs."""
+    return part.lost.reshape(len(part.lost), -1)
+
+
+# --- Lag, staleness and age ---
+
+
+def distributions(groups: Sequence[Group]) -> Figure | None:
+    """Draw the share of samples up to each age: a panel per kind of age, a line per group."""
+    names = [name for name in AGES if any(histogram_of(group.counted, name) for group in groups)]
+    if not names:
+        return None
+    columns = min(2, len(names))
+    rows = -(-len(names) // columns)
+    width = WIDE if columns == 2 else NARROW
+    figure, panels = new_figure(rows, columns, width=width, height=2.6 * rows + 0.5)
+    for axes, name in zip(panels, names, strict=False):
+        _draw_distribution(axes, groups, name)
+    for axes in panels[len(names) :]:
+        axes.remove()
+    handles = {
+        label: handle
+        for axes in panels[: len(names)]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    most = 4 if columns == 2 else 2
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(most, len(handles))
+    )
+    return figure
+
+
+def _draw_distribution(axes: Axes, groups: Sequence[Group], name: str) -> None:
+    unit, largest = "", 1.0
+    for group, style in zip(groups, group_styles(groups), strict=True):
+        histogram = histogram_of(group.counted, name)
+        if histogram is None:
+            continue
+        unit = histogram.unit or unit
+        upto = np.cumsum(histogram.counts) / histogram.counts.sum()
+        last = int(np.searchsorted(upto, 1.0 - 1e-12)) + 1
+        largest = max(largest, float(histogram.edges[last]))
+        x, y = histogram.edges[: last + 1], np.concatenate([[0.0], upto[:last]])
+        every = max(1, len(x) // 5)
+        axes.plot(x, y, **style, lw=1.6, ms=4.5, markevery=every, label=group.label)
+    axes.set_xscale("symlog", linthresh=1 if largest < 1e4 else 100)
+    axes.set(xlim=(0, largest), ylim=(0, 1.02), title=AGES[name], xlabel=unit)
+    axes.set_ylabel("share of samples up to it")
+    plain_ticks(axes.xaxis)
+
+
+# --- Shares of experience ---
+
+
+class ShareBar(NamedTuple):
+    """One worker or one range of episode lengths: its shares, the mean over the runs of a group."""
+
+    label: str
+    collected: float | None
+    consumed: float | None
+
+
+def shares_by_worker(group: Group) -> list[ShareBar]:
+    """Return each worker's shares; nothing for a single worker."""
+    rows = [rows_of(run.summary, "experience.workers") for run in group.counted]
+    numbers = sorted(
+        {int(w) for own in rows for row in own if (w := number_of(row, "worker")) is not None}
+    )
+    if len(numbers) < 2:
+        return []
+    return [
+        _share_bar(str(number), [row for own in rows for row in own if row.get("worker") == number])
+        for number in numbers
+    ]
+
+
+def shares_by_length(group: Group) -> list[ShareBar]:
+    """Return the shares of each range of episode lengths, from the first run that has them.
+
+    The ranges are quantiles of each run's own episodes, so runs cannot be put together.
+    """
+    for run in group.counted:
+        rows = rows_of(run.summary, "experience.episode_length")
+        if rows:
+            return [_share_bar(_range(row), [row]) for row in rows]
+    return []
+
+
+def _share_bar(label: str, rows: Sequence[Mapping[str, Any]]) -> ShareBar:
+    means = {}
+    for name in SHARES:
+        values = [value for row in rows if (value := number_of(row, name)) is not None]
+        means[name] = float(np.mean(values)) if values else None
+    return ShareBar(label, means["share_collected"], means["share_consumed"])
+
+
+def _range(row: Mapping[str, Any]) -> str:
+    begin, end = number_of(row, "from"), number_of(row, "to")
+    parts = ["" if value is None else f"{value:g}" for value in (begin, end)]
+    return parts[0] if parts[0] == parts[1] else "-".join(parts)
+
+
+def shares(bars_by_label: Mapping[str, Sequence[ShareBar]], what: str) -> Figure | None:
+    """Draw collected beside consumed shares, a panel per group; a line where all would be equal."""
+    drawn = {label: bars for label, bars in bars_by_label.items() if bars}
+    drawn = dict(list(drawn.items())[:MOST_PANELS])
+    if not drawn:
+        return None
+    columns = min(3, len(drawn))
+    rows = -(-len(drawn) // columns)
+    width = NARROW if columns == 1 else WIDE
+    figure, panels = new_figure(rows, columns, width=width, height=2.2 * rows + 0.6, sharey=True)
+    for axes, (label, bars) in zip(panels, drawn.items(), strict=False):
+        _draw_shares(axes, bars)
+        axes.set(title=label, xlabel=what)
+    for axes in panels[len(drawn) :]:
+        axes.remove()
+    for axes in panels[::columns]:
+        axes.set_ylabel("share")
+    legend = panels[0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_shares(axes: Axes, bars: Sequence[ShareBar]) -> None:
+    places = np.arange(len(bars))
+    only_one = all(bar.consumed is None for bar in bars)
+    looks = (
+        ("collected", 0.0 if only_one else -0.2, {"color": activity_style("act").colour.light}),
+        ("consumed", 0.2, {"color": activity_style("publish").colour.light, "hatch": "////"}),
+    )
+    for name, offset, look in looks:
+        known = [(place, getattr(bar, name)) for place, bar in zip(places, bars, strict=True)]
+        known = [(place, value) for place, value in known if value is not None]
+        if known:
+            x, y = zip(*known, strict=True)
+            axes.bar(np.array(x) + offset, y, width=0.38, label=name, **look)
+    axes.axhline(1 / len(bars), color=INK.light, lw=0.9, ls=(0, (4, 3)), label="equal shares")
+    axes.set_xticks(places, [bar.label for bar in bars])
+    if len(bars) > 8:
+        axes.tick_params(axis="x", labelrotation=90)
+
+
+# --- Time ---
+
+
+def time_by_role(groups: Sequence[Group]) -> Figure | None:
+    """Draw what each role spends its time on, in bars that add up to all of it."""
+    bars = role_times(groups)
+    if not bars:
+        return None
+    figure, (axes,) = new_figure(width=WIDE, height=0.34 * len(bars) + 1.5)
+    labelled: set[str] = set()
+    for place, fractions in enumerate(bars.values()):
+        _draw_time(axes, place, fractions, labelled)
+    axes.set(yticks=range(len(bars)), xlim=(0, 1), xlabel="share of the role's time")
+    axes.set_yticklabels(list(bars))
+    axes.grid(False)
+    axes.invert_yaxis()
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(handles)))
+    return figure
+
+
+def role_times(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+    """Return, by "group: role", the share of each activity: the mean over the runs."""
+    bars: dict[str, dict[str, float]] = {}
+    for group in groups:
+        found = [field_of(run.summary, "time.roles") for run in group.counted]
+        roles = [roles for roles in found if isinstance(roles, Mapping) and roles]
+        for role in dict.fromkeys(role for one in roles for role in one):
+            own = [one[role] for one in roles if isinstance(one.get(role), Mapping)]
+            names = {name for fractions in own for name in fractions}
+            means = {name: sum(number_of(f, name) or 0.0 for f in own) / len(own) for name in names}
+            bars[f"{group.label}: {role}"] = dict(sorted(means.items(), key=_in_order))
+    return bars
+
+
+def _in_order(item: tuple[str, float]) -> tuple[int, str]:
+    name = item[0]
+    return (ACTIVITIES.index(name) if name in ACTIVITIES else len(ACTIVITIES), name)
+
+
+def _draw_time(axes: Axes, place: int, fractions: Mapping[str, float], labelled: set[str]) -> None:
+    left = 0.0
+    for name, fraction in fractions.items():
+        style, label = activity_style(name), ACTIVITY_NAMES.get(name, name)
+        axes.barh(
+            place,
+            fraction,
+            left=left,
+            height=0.72,
+            color=style.colour.light,
+            hatch=style.hatch,
+            label="" if name in labelled else label,
+        )
+        labelled.add(name)
+        if fraction >= LABELLED_SHARE:
+            axes.text(
+                left + fraction / 2, place, f"{label.split(' (')[0]} {fraction:.0%}", **_text_box()
+            )
+        left += fraction
+
+
+def _text_box() -> dict[str, Any]:
+    box = {"facecolor": SURFACE.light, "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
+    return {"ha": "center", "va": "center", "fontsize": 7.5, "bbox": box}
+
+
+# --- The last moments ---
+
+
+def timeline(saved: Mapping[str, Any]) -> Figure | None:
+    """Draw what each process did in a short window: read, compute, write and wait, and what met."""
+    roles = rows_of(saved, "roles")
+    window = timeline_window(saved)
+    if window is None:
+        return None
+    figure, (axes,) = new_figure(width=WIDE, height=0.62 * len(roles) + 1.6)
+    drawn: set[str] = set()
+    for place, role in enumerate(roles):
+        drawn |= _draw_role(axes, place, spans_of(role), window)
+    _draw_meetings(axes, rows_of(saved, "meetings"), window)
+    axes.set(yticks=range(len(roles)), xlim=window, ylim=(len(roles) - 0.45, -0.55))
+    axes.set_yticklabels([f"{role.get('name')} {role.get('worker')}" for role in roles])
+    axes.set_xlabel("milliseconds, in the last moments of the run")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{(value - window[0]) / 1e3:g}")
+    _millisecond_ticks(axes, window)
+    axes.grid(False)
+    _timeline_legend(figure, axes, drawn)
+    return figure
+
+
+def _timeline_legend(figure: Figure, axes: Axes, drawn: set[str]) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(
+            facecolor=activity_style(name).colour.light,
+            hatch=activity_style(name).hatch,
+            label=ACTIVITY_NAMES.get(name, name),
+        )
+        for name in sorted(drawn, key=lambda name: _in_order((name, 0.0)))
+    ]
+    marks, _ = axes.get_legend_handles_labels()
+    figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=5)
+
+
+def spans_of(role: Mapping[str, Any]) -> list[tuple[float, float, str]]:
+    """Return the whole spans of a saved role."""
+    found = role.get("spans")
+    spans = []
+    for span in found if isinstance(found, list) else []:
+        begin, end = number_of({"s": span}, "s.0"), number_of({"s": span}, "s.1")
+        if begin is not None and end is not None and begin < end:
+            spans.append((float(begin), float(end), str(field_of({"s": span}, "s.2"))))
+    return spans
+
+
+def timeline_window(saved: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return what is drawn, in us: at most 320 spans, around the last place where updates met."""
+    begins = sorted(span[0] for role in rows_of(saved, "roles") for span in spans_of(role))
+    whole = number_of(saved, "window_us")
+    if not begins or whole is None:
+        return None
+    length = whole - begins[max(0, len(begins) - MOST_SPANS_DRAWN)]
+    met = [at for mark in rows_of(saved, "meetings") if (at := number_of(mark, "by_at")) is not None]
+    end = min(whole, max(met) + 0.2 * length) if met else whole
+    return max(0.0, end - length), end
+
+
+def _draw_role(
+    axes: Axes, place: int, spans: Sequence[tuple[float, float, str]], window: tuple[float, float]
+) -> set[str]:
+    """Draw one process. What interrupted an activity comes before it in the list, and lies on top."""
+    length = window[1] - window[0]
+    ranges: dict[tuple[str, bool], list[tuple[float, float]]] = {}
+    for begin, end, activity in spans:
+        if end > window[0] and begin < window[1]:
+            is_long = end - begin > PATTERNED_SPAN * length
+            ranges.setdefault((activity, is_long), []).append((begin, end - begin))
+            if end - begin > LABELLED_SPAN * length:
+                middle = (max(begin, window[0]) + min(end, window[1])) / 2
+                axes.text(middle, place, activity.replace("_", " "), zorder=5, **_text_box())
+    for (activity, is_long), places in ranges.items():
+        style = activity_style(activity)
+        waits = style.kind == "wait"
+        # A wait is thin: it is told from work by its height, too.
+        axes.broken_barh(
+            places,
+            (place - 0.14, 0.28) if waits else (place - 0.38, 0.76),
+            facecolor=style.colour.light,
+            edgecolor=SURFACE.light,
+            lw=0.2,
+            hatch=style.hatch if is_long else "",
+            zorder=4 if waits else 2,
+            label=f"_{activity}",
+        )
+    return {activity for activity, _ in ranges}
+
+
+def _draw_meetings(axes: Axes, marks: Sequence[Mapping[str, Any]], window: tuple[float, float]) -> None:
+    """Draw a cross where an undone write ended, and an arrow to it from what copied over it."""
+    label = "undone" if any(mark.get("kind") == "undone" for mark in marks) else "overlap"
+    for mark in marks:
+        at, by_at = number_of(mark, "at"), number_of(mark, "by_at")
+        role, by = number_of(mark, "role"), number_of(mark, "by")
+        if (
+            at is None
+            or by_at is None
+            or role is None
+            or by is None
+            or not window[0] <= at <= window[1]
+        ):
+            continue
+        axes.annotate(
+            "",
+            (at, role),
+            xytext=(by_at, by),
+            arrowprops={"arrowstyle": "->", "color": ALARM.light, "lw": 0.8, "alpha": 0.8},
+            zorder=6,
+        )
+        axes.plot(
+            [at],
+            [role],
+            "X",
+            color=ALARM.light,
+            mec=SURFACE.light,
+            ms=7,
+            zorder=7,
+            label=label,
+        )
+        label = "_met"
+
+
+def _millisecond_ticks(axes: Axes, window: tuple[float, float]) -> None:
+    length = window[1] - window[0]
+    step = next(s for s in (10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e9) if length / s <= 10)
+    axes.set_xticks(np.arange(window[0], window[1], step))
+
+
+def most_lost(runs: Sequence[SavedRun]) -> SavedRun | None:
+    """Return the run that lost the largest share of its writes; None if none lost any."""
+    found = [(share, i) for i, run in enumerate(runs) if (share := run.number("audit.lost_fraction"))]
+    return runs[max(found)[1]] if found else None
