@@ -29,12 +29,12 @@ class Finding:
     suggestion: str
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return the three fields of ``summary["time"]``, the name in front of the sentence."""
+        """Return the three fields of ``summary["time"]``, verdict and suggestion as sentences."""
         label = self.bottleneck if self.bottleneck == "balanced" else f"{self.bottleneck}-bound"
         return {
             "bottleneck": self.bottleneck,
-            "verdict": f"{label}: {self.verdict}",
-            "suggestion": self.suggestion,
+            "verdict": f"{label.capitalize()}: {self.verdict}.",
+            "suggestion": f"Try {self.suggestion}.",
         }
 
 
@@ -137,10 +137,8 @@ def _balanced(run: Run, learner_waits: float, actors_wait: float) -> Finding:
             for name in ("chunk_steps", "envs_per_worker")
             if run.takes(name)
         )
-        return Finding("balanced", verdict, f"give each side more to do at a time: {more}")
-    return Finding(
-        "balanced", verdict, f"only faster parts or more cores help{suggestions.note_on_cores(run)}"
-    )
+        return Finding("balanced", verdict, f"more to do at a time for each side: {more}")
+    return Finding("balanced", verdict, f"faster parts or more cores{suggestions.note_on_cores(run)}")
 
 
 # One process, or many that all do the same.
@@ -156,7 +154,9 @@ def _all_in_one(run: Run) -> Finding:
         verdict = f"the workers wait {held_back:.0%} of their time for the slowest of them"
         straggler = slow_worker(run)
         who = "" if straggler is None else f", or {suggestions.cure_straggler(run, straggler)}"
-        return Finding("staleness", verdict, f"a larger --max-staleness lets them run ahead{who}")
+        return Finding(
+            "staleness", verdict, f"a larger --max-staleness, which lets them run ahead{who}"
+        )
     if run.is_crowded:
         return _too_few_cores(run)
     verdict = f"{WORK[kind][1]} {share:.0%} of the time"

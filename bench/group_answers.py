@@ -164,7 +164,7 @@ def bottleneck(group: Group) -> Markup:
     if verdicts:
         verdict = verdicts.most_common(1)[0][0]
         run = next(r for r in group.counted if str(field_of(r.summary, "time.verdict")) == verdict)
-        return Markup(". ").join(
+        return Markup(" ").join(
             text_of_run(run, f"time.{name}")
             for name in ("verdict", "suggestion")
             if field_of(run.summary, f"time.{name}")

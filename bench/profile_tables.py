@@ -88,7 +88,7 @@ def _show_run(console: Any, run: Mapping[str, Any]) -> None:
             "No update was made in the time: give more --seconds, or less --warmup-env-steps."
         )
         return
-    console.print(f"{run['time']['verdict']}.\nTry {run['time']['suggestion']}.")
+    console.print(f"{run['time']['verdict']}\n{run['time']['suggestion']}")
 
 
 def _show_threads(console: Any, threads: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ def for_work(run: Run, kind: str) -> str:
 
 def _step_more(run: Run) -> str:
     if run.is_one_process and run.num_cores > 1:
-        return f"step it in several processes: --strategy apex --workers {run.num_cores - 1}"
+        return f"several processes to step it: --strategy apex --workers {run.num_cores - 1}"
     return collect_more(run)
 
 
@@ -103,8 +103,8 @@ def double(run: Run, name: str) -> str:
 def cure_straggler(run: Run, worker: int) -> str:
     """Return what to do about a slow worker."""
     if str(run.config.get("straggler") or "").startswith(f"{worker}:"):
-        return f"leave out --straggler, which slows worker {worker}"
-    return f"find out why worker {worker} is slow"
+        return f"the run without --straggler, which slows worker {worker}"
+    return f"whatever makes worker {worker} as fast as the others"
 
 
 def fewer_workers(run: Run) -> str:
@@ -120,7 +120,7 @@ def note_on_cores(run: Run) -> str:
     """Return a warning against more workers where more processes are at work than there are cores."""
     if len(run.processes) <= run.num_cores or run.has_spare_core:
         return ""
-    return f" ({len(run.processes)} processes share {cores(run)}: more workers would only take turns)"
+    return f" ({len(run.processes)} processes share {cores(run)}; more workers would only take turns)"
 
 
 def cores(run: Run) -> str:

@@ -94,7 +94,7 @@ PLANTED = {
             max_staleness=1,
         ),
         "the workers wait 40% of their time for the slowest",
-        ["--max-staleness", "worker 0 is slow"],
+        ["--max-staleness", "makes worker 0 as fast"],
     ),
     "environment": (
         summary_of("single", workers({"env_step": 0.54, "act": 0.2, "update": 0.26}), cores=4),
@@ -136,7 +136,8 @@ def test_a_planted_attribution_gets_its_verdict_number_and_flags(bottleneck: str
     assert found["bottleneck"] == bottleneck
     assert found["verdict"] is not None and found["suggestion"] is not None
     label = bottleneck if bottleneck == "balanced" else f"{bottleneck}-bound"
-    assert found["verdict"].startswith(f"{label}: {sentence}")
+    assert found["verdict"].startswith(f"{label.capitalize()}: {sentence}")
+    assert found["verdict"].endswith(".") and found["suggestion"].startswith("Try ")
     assert [flag for flag in flags if flag not in found["suggestion"]] == []
 
 
@@ -170,7 +171,7 @@ def test_actors_are_never_recommended_to_a_learner_that_is_behind_or_to_cores_th
     assert "--workers" not in behind
     full = diagnose(summary_of("apex", actors(HUNGRY, BUSY, BUSY), cores=2))
     assert full["bottleneck"] == "collection" and "--workers" not in (full["suggestion"] or "")
-    assert "3 processes share 2 cores: more workers would only take turns" in (full["suggestion"] or "")
+    assert "3 processes share 2 cores; more workers would only take turns" in (full["suggestion"] or "")
     free = diagnose(summary_of("apex", actors(HUNGRY, BUSY, BUSY), cores=4))
     assert "--workers 3" in (free["suggestion"] or "")
 
@@ -181,7 +182,7 @@ def test_a_barrier_without_a_slow_worker_asks_for_longer_rounds() -> None:
     assert found["bottleneck"] == "barrier" and "50% of their time at the barrier" in (
         found["verdict"] or ""
     )
-    assert found["suggestion"] == "longer rounds: --chunk-steps 8 or --envs-per-worker 16"
+    assert found["suggestion"] == "Try longer rounds: --chunk-steps 8 or --envs-per-worker 16."
     learning = diagnose(summary_of("sync", actors({"update": 0.6, "barrier": 0.4}, alike, alike)))
     assert learning["bottleneck"] == "learning" and "60% of the time" in (learning["verdict"] or "")
     collecting = {"env_step": 0.5, "act": 0.25, "barrier": 0.25}
@@ -195,8 +196,10 @@ def test_a_slow_worker_without_a_barrier_is_named_if_it_collects_less_than_its_s
     starved = {
         "workers": [{"worker": 0, "share_collected": 0.97}, {"worker": 1, "share_collected": 0.03}]
     }
-    assert "worker 1 is slow" in (diagnose({**planted, "experience": starved})["suggestion"] or "")
-    assert "is slow" not in (diagnose({**planted, "experience": even})["suggestion"] or "")
+    assert "makes worker 1 as fast" in (
+        diagnose({**planted, "experience": starved})["suggestion"] or ""
+    )
+    assert "as fast as" not in (diagnose({**planted, "experience": even})["suggestion"] or "")
 
 
 def test_two_long_waits_that_are_alike_blame_neither_side() -> None:
@@ -235,7 +238,7 @@ def test_a_real_straggler_is_found_and_named(tmp_path: Any) -> None:
     summary = real_run("sync", tmp_path / "run", **choices)
     time = summary["time"]
     assert summary["status"] == "completed" and time["bottleneck"] == "barrier"
-    assert "worker 1" in time["verdict"] and "leave out --straggler" in time["suggestion"]
+    assert "worker 1" in time["verdict"] and "without --straggler" in time["suggestion"]
     assert time["processes"]["actor-1"]["env_step"] > 0.5 > time["processes"]["actor-0"]["env_step"]
 
 
@@ -245,7 +248,7 @@ def test_a_real_learner_that_is_slow_is_blamed_and_no_actor_is_recommended(tmp_p
     slow = {"hidden_size": 512, "batch_size": 512, "replay_ratio": 1.0, "replay_capacity": 2_000}
     time = real_run("apex", tmp_path / "run", workers=1, **slow)["time"]
     assert time["bottleneck"] == "learning" and time["verdict"].startswith(
-        "learning-bound: the actors wait"
+        "Learning-bound: the actors wait"
     )
     assert "--workers" not in time["suggestion"] and "--replay-ratio 0.5" in time["suggestion"]
     assert "bench profile --device" in time["suggestion"]

@@ -235,8 +235,8 @@ PROFILE: dict[str, Any] = {
         "of_ceiling": {"environment": 0.1, "update": 0.9},
         "time": {
             "roles": {"learner": {"update": 0.9, "wait": 0.097, "other": 0.003}},
-            "verdict": "learning-bound: the actors wait 80% of their time for the learner",
-            "suggestion": "a lower replay ratio (--replay-ratio 0.1)",
+            "verdict": "Learning-bound: the actors wait 80% of their time for the learner.",
+            "suggestion": "Try a lower replay ratio (--replay-ratio 0.1).",
         },
     },
     "threads": {
@@ -264,7 +264,7 @@ def test_the_tables_show_what_was_found() -> None:
     assert "learner update 90%, wait 10%" in lines
     assert "update updates/s 900 30 30.0" in lines
     text = " ".join(lines)
-    assert "learning-bound: the actors wait 80%" in text and "Try a lower replay ratio" in text
+    assert "Learning-bound: the actors wait 80%" in text and "Try a lower replay ratio" in text
     assert "AsyncVectorEnv is 8.0 times slower" in text and "there is none" in text
 
 

@@ -92,7 +92,7 @@ def learned(spec: NetworkSpec, **given: Any) -> dict[str, Any]:
     }
 
 
-CASES = [{}, {"target_update": 0.1}, {"double": False}, {"max_grad_norm": 0.05}]
+CASES = [{}, {"target_update": 0.1}, {"double": False}, {"max_grad_norm": 0.05}, {"reset_interval": 5}]
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)
@@ -123,6 +123,7 @@ def test_a_device_gets_only_what_was_moved_there_and_gives_the_same(
     # value per transition, and the weights. The target network goes there when it changes. The gradient
     # of the Q-values follows, inside torch's backward pass, where nobody can count it.
     copies = 8 if given.get("target_update") == 0.1 else 2
+    copies += "reset_interval" in given  # one reset in eight updates gives the target new heads, too
     start_up = 4  # both vectors, the weights read from the master, the batch that warms up
     assert far.moves["there"] == start_up + 8 * 3 + copies
     assert far.moves["back"] == 1 + 8 * 3
