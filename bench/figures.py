@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.groups import Array, Band, Group, alarms_of, band_of, evaluation_curve, q_curve
 from bench.palette import ALARM, GRID, INK, MUTED, SURFACE, strategy_style
-from bench.saved import number_of, rows_of
+from bench.saved import field_of, number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,10 +134,11 @@ def draw_curves(
         band = band_of(curves)
         bands.append(band)
         if len(curves) > 1:
-            for curve in curves:
-                axes.plot(
-                    curve[:, 0], curve[:, 1], color=style["color"], lw=0.6, alpha=0.45, label="_seed"
-                )
+            thin = {"color": style["color"], "lw": 0.6, "alpha": 0.45}
+            for i, curve in enumerate(curves):
+                # Curves that no moment has in common have no median; the legend shows them all the same.
+                label = group.label if band is None and i == 0 else "_seed"
+                axes.plot(curve[:, 0], curve[:, 1], **thin, label=label)
         if band is None:
             continue
         every = max(1, len(band.x) // 6)
@@ -184,14 +185,34 @@ def q_against_bound(groups: Sequence[Group]) -> Figure | None:
 # --- Throughput ---
 
 
-def ceilings(profile: Mapping[str, Any] | None, path: str) -> list[tuple[str, float]]:
-    """Return (what, value per second) of the machine's ceilings for ``path``."""
+# What `bench profile` measures alone, and with how many processes a strategy can use it.
+CEILINGS = {
+    "env_steps_per_second": ("environment", "acting"),
+    "updates_per_second": ("update", "learning"),
+}
+
+
+def ceilings(profile: Mapping[str, Any] | None, path: str, env_id: str) -> list[tuple[str, float]]:
+    """Return (what, value per second) of the machine's ceilings for ``path``, the lowest first.
+
+    Environments and acting with as many processes as were measured, updates with one.
+    """
+    if field_of(profile, "env_id") not in (None, env_id):
+        return []
     found = []
-    for row in rows_of(profile, "ceilings"):
-        value = number_of(row, path)
-        if value is not None and value > 0:
-            found.append((str(row.get("name") or "ceiling"), float(value)))
-    return found
+    for part in CEILINGS[path]:
+        rates = field_of(profile, f"ceilings.{part}.by_processes")
+        numbers = (
+            [int(name) for name in rates if name.isdecimal()] if isinstance(rates, Mapping) else []
+        )
+        if numbers:
+            number = min(numbers) if path == "updates_per_second" else max(numbers)
+            rate = number_of(rates, str(number))
+            if rate is not None and rate > 0:
+                found.append(
+                    (f"{part} alone, {number} process{'' if number == 1 else 'es'}", float(rate))
+                )
+    return sorted(found, key=lambda item: item[1])
 
 
 def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None) -> Figure | None:
@@ -200,20 +221,33 @@ def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None
     if not drawn:
         return None
     height = 1.3 + 0.3 * len(drawn)
+    height += 0.13 * sum(len(ceilings(profile, path, drawn[0].env_id)) for path in RATES)
     figure, panels = new_figure(1, 2, width=WIDE, height=height, sharey=True)
     for axes, (path, title) in zip(panels, RATES.items(), strict=True):
         for place, group in enumerate(drawn):
             _draw_bar(axes, place, group, path)
-        for name, value in ceilings(profile, path):
-            axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
-            axes.text(value, -0.62, name, rotation=0, ha="right", fontsize=7.5, color=MUTED.light)
-        axes.set(title=title, xlim=(0, 1.15 * axes.get_xlim()[1]), yticks=range(len(drawn)))
+        widest = 1.15 * axes.get_xlim()[1]
+        found = ceilings(profile, path, drawn[0].env_id)
+        for i, (name, value) in enumerate(found):
+            _draw_ceiling(axes, name, value, widest, place=-0.62 - 0.42 * (len(found) - i))
+        axes.set(title=title, xlim=(0, widest), yticks=range(len(drawn)))
+        axes.set_ylim(len(drawn) - 0.5, -0.62 - 0.42 * len(found))
         axes.set_yticklabels([group.label for group in drawn])
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         plain_ticks(axes.xaxis)
-    panels[0].invert_yaxis()
     return figure
+
+
+def _draw_ceiling(axes: Axes, name: str, value: float, widest: float, place: float) -> None:
+    """Draw a ceiling as a line; one far above all bars is only named, or the bars would vanish."""
+    text = f"{name}: {short(float(f'{value:.3g}'))}"
+    if value > widest:
+        text, value = f"{text} \u2192", widest
+    else:
+        axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
+    side = "right" if value > widest / 2 else "left"
+    axes.text(value, place, f" {text} ", ha=side, va="top", fontsize=7.5, color=MUTED.light)
 
 
 def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:

@@ -127,13 +127,15 @@ def _draw_distribution(axes: Axes, groups: Sequence[Group], name: str) -> None:
             continue
         unit = histogram.unit or unit
         upto = np.cumsum(histogram.counts) / histogram.counts.sum()
-        last = int(np.searchsorted(upto, 1.0 - 1e-12)) + 1
+        last = int(np.flatnonzero(histogram.counts)[-1])
         largest = max(largest, float(histogram.edges[last]))
-        x, y = histogram.edges[: last + 1], np.concatenate([[0.0], upto[:last]])
+        # A step at the first number of each bin, so that quantiles read as in the summary.
+        x, y = histogram.edges[[0, *range(last + 1)]], np.concatenate([[0.0], upto[: last + 1]])
         every = max(1, len(x) // 5)
-        axes.plot(x, y, **style, lw=1.6, ms=4.5, markevery=every, label=group.label)
+        look = {**style, "drawstyle": "steps-post", "markevery": every, "label": group.label}
+        axes.plot(x, y, lw=1.6, ms=4.5, **look)
     axes.set_xscale("symlog", linthresh=1 if largest < 1e4 else 100)
-    axes.set(xlim=(0, largest), ylim=(0, 1.02), title=AGES[name], xlabel=unit)
+    axes.set(xlim=(0, 1.05 * largest), ylim=(0, 1.02), title=AGES[name], xlabel=unit)
     axes.set_ylabel("share of samples up to it")
     plain_ticks(axes.xaxis)
 

@@ -85,7 +85,8 @@ def _learning(groups: Sequence[Group], clock: str) -> Plan:
 
 
 def _throughput(groups: Sequence[Group], profile: Any) -> Plan:
-    num_ceilings = sum(len(figures.ceilings(profile, path)) for path in figures.RATES)
+    env_id = groups[0].env_id
+    num_ceilings = sum(len(figures.ceilings(profile, path, env_id)) for path in figures.RATES)
     draw, caption = (
         lambda: figures.throughput(groups, profile),
         lambda: captions.throughput(groups, num_ceilings),
