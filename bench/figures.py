@@ -136,7 +136,7 @@ def draw_curves(
         if len(curves) > 1:
             thin = {"color": style["color"], "lw": 0.6, "alpha": 0.45}
             for i, curve in enumerate(curves):
-                # Curves that no moment has in common have no median; the legend shows them all the same.
+                # Curves without a moment in common have no median, and a place in the legend anyway.
                 label = group.label if band is None and i == 0 else "_seed"
                 axes.plot(curve[:, 0], curve[:, 1], **thin, label=label)
         if band is None:
@@ -202,16 +202,13 @@ def ceilings(profile: Mapping[str, Any] | None, path: str, env_id: str) -> list[
     found = []
     for part in CEILINGS[path]:
         rates = field_of(profile, f"ceilings.{part}.by_processes")
-        numbers = (
-            [int(name) for name in rates if name.isdecimal()] if isinstance(rates, Mapping) else []
-        )
-        if numbers:
-            number = min(numbers) if path == "updates_per_second" else max(numbers)
-            rate = number_of(rates, str(number))
-            if rate is not None and rate > 0:
-                found.append(
-                    (f"{part} alone, {number} process{'' if number == 1 else 'es'}", float(rate))
-                )
+        known = rates if isinstance(rates, Mapping) else {}
+        numbers = sorted(int(name) for name in known if name.isdecimal())
+        number = numbers[0 if path == "updates_per_second" else -1] if numbers else 0
+        rate = number_of(known, str(number))
+        if rate is not None and rate > 0:
+            processes = "1 process" if number == 1 else f"{number} processes"
+            found.append((f"{part} alone, {processes}", float(rate)))
     return sorted(found, key=lambda item: item[1])
 
 

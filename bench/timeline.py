@@ -183,7 +183,7 @@ def meetings(updates: Sequence[Update], kind: str | None) -> list[dict[str, Any]
 
 
 def _undone(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]]:
-    """Yield (role, its write's end, role that copied over it, when) of what is absent at the end.
+    """Yield (role, when it wrote, role that copied over it, when) of what is absent at the end.
 
     Who reads takes a copy of every update that is in the weights by then, and puts that and its own
     back. So an update that was copied over comes back if a third process still held a copy of it.
@@ -203,7 +203,7 @@ def _undone(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]
             gone.pop(back, None)
         present = after
     for lost, by in gone.items():
-        yield lost.role, lost.write_ended, by.role, by.write_began
+        yield lost.role, lost.write, by.role, by.write
 
 
 def _overlapping(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]]:
