@@ -11,9 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bench.groups import Array, Band, Group, alarms_of, band_of, evaluation_curve, q_curve
+from bench.groups import Array, Band, Group, band_of, evaluation_curve, q_curve
 from bench.palette import ALARM, GRID, INK, MUTED, SURFACE, strategy_style
 from bench.saved import field_of, number_of
 
@@ -31,12 +29,6 @@ DECADES_FOR_LOG = (
     30.0  # from this ratio of the largest to the smallest value on, an axis is logarithmic
 )
 RATES = {"env_steps_per_second": "env steps/s", "updates_per_second": "updates/s"}
-SWEPT = {
-    "returns.eval_mean": "final return",
-    "env_steps_per_second": "env steps/s",
-    "updates_per_second": "updates/s",
-    "audit.lost_fraction": "share of writes lost",
-}
 
 
 @contextlib.contextmanager
@@ -45,7 +37,7 @@ def drawing_style() -> Iterator[None]:
     import matplotlib
     import seaborn
 
-    look = {
+    look: dict[Any, Any] = {
         **seaborn.axes_style("ticks"),
         "axes.grid": True,
         "axes.grid.axis": "y",
@@ -73,13 +65,18 @@ def drawing_style() -> Iterator[None]:
         yield
 
 
+def blank_figure(width: float, height: float) -> Figure:
+    """Return a figure that belongs to no window; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def new_figure(
     rows: int = 1, columns: int = 1, width: float = NARROW, height: float = HEIGHT, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure that belongs to no window, and its axes in a list."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
+    """Return a blank figure with axes, and these in a list."""
+    figure = blank_figure(width, height)
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.flat)
 
@@ -156,8 +153,8 @@ def learning(groups: Sequence[Group], clock: str) -> Figure | None:
         return None
     figure, (axes,) = new_figure()
     draw_curves(axes, groups, lambda run: evaluation_curve(run, clock))
-    thresholds = {run.number("returns.threshold") for group in groups for run in group.counted}
-    for threshold in thresholds - {None}:
+    found = [run.number("returns.threshold") for group in groups for run in group.counted]
+    for threshold in {value for value in found if value is not None}:
         axes.axhline(threshold, color=MUTED.light, lw=0.9, ls=(0, (4, 3)), label="solved")
     axes.set(xlabel=CLOCKS[clock], ylabel="mean return", xlim=(0, None))
     plain_ticks(axes.xaxis)
@@ -276,100 +273,3 @@ def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:
         va="center",
         fontsize=8,
     )
-
-
-# --- Sweeps ---
-
-
-def sweep(groups: Sequence[Group]) -> Figure | None:
-    """Draw what a sweep measured against the varied choice, and where alarms fired."""
-    names = list(dict.fromkeys(name for group in groups for name in group.param))
-    if not names or not any(group.counted for group in groups):
-        return None
-    metrics = {
-        path: title
-        for path, title in SWEPT.items()
-        if any((spread := group.spread(path)) and spread.median for group in groups)
-    }
-    if not metrics:
-        return None
-    rows = -(-len(metrics) // 2)
-    figure, panels = new_figure(rows, 2, width=WIDE, height=2.6 * rows + 0.4)
-    positions = sweep_positions(groups, names[0])
-    for axes, (path, title) in zip(panels, metrics.items(), strict=False):
-        _draw_sweep(axes, groups, names, positions, path)
-        axes.set(xlabel=names[0].replace("_", " "), title=title)
-        _set_positions(axes, positions)
-        _shade_alarms(axes, groups, names[0], positions)
-    for axes in panels[len(metrics) :]:
-        axes.remove()
-    legend_below(figure, panels[0], columns=4)
-    return figure
-
-
-def sweep_positions(groups: Sequence[Group], name: str) -> dict[str, float]:
-    """Return where each value of a choice stands on the axis: itself, or its number in the order."""
-    values = {str(group.param.get(name)): number_of(group.param, name) for group in groups}
-    numbers = [value for value in values.values() if value is not None]
-    if len(numbers) == len(values):
-        return {text: float(value) for text, value in values.items() if value is not None}
-    return {text: float(place) for place, text in enumerate(values)}
-
-
-def _draw_sweep(
-    axes: Axes, groups: Sequence[Group], names: Sequence[str], positions: Mapping[str, float], path: str
-) -> None:
-    """Draw a line per strategy, and per value of a second choice."""
-    lines: dict[tuple[str, str], list[Group]] = {}
-    for group in groups:
-        second = ", ".join(f"{name} {group.param.get(name)}" for name in names[1:])
-        lines.setdefault((group.strategy, second), []).append(group)
-    styles = group_styles([members[0] for members in lines.values()])
-    for ((strategy, second), members), style in zip(lines.items(), styles, strict=True):
-        points = [(positions[str(group.param.get(names[0]))], group.spread(path)) for group in members]
-        known = sorted(((x, spread) for x, spread in points if spread), key=lambda point: point[0])
-        label = ", ".join(part for part in (strategy, second) if part)
-        axes.plot(
-            [x for x, _ in known], [spread.median for _, spread in known], **style, lw=1.6, label=label
-        )
-        for x, spread in known:
-            values = [value for _, value in spread.by_run]
-            axes.plot(
-                [x] * len(values), values, ".", color=style["color"], ms=4, alpha=0.6, label="_seeds"
-            )
-            if spread.interval is not None:
-                ends = (spread.interval.low, spread.interval.high)
-                axes.plot((x, x), ends, color=style["color"], lw=1, label="_interval")
-
-
-def _set_positions(axes: Axes, positions: Mapping[str, float]) -> None:
-    places = sorted(positions.values())
-    if places[0] > 0 and places[-1] / places[0] >= DECADES_FOR_LOG:
-        axes.set_xscale("log")
-    labels = {place: text for text, place in positions.items()}
-    axes.set_xticks(places, [labels[place] for place in places])
-    axes.minorticks_off()
-
-
-def _shade_alarms(
-    axes: Axes, groups: Sequence[Group], name: str, positions: Mapping[str, float]
-) -> None:
-    """Mark the values at which a learning-health alarm fired in at least one run."""
-    fired = {
-        positions[str(group.param.get(name))]
-        for group in groups
-        if any(alarms_of(run) for run in group.counted)
-    }
-    places = np.array(sorted(set(positions.values())))
-    is_log = axes.get_xscale() == "log"
-    scaled = np.log(places) if is_log else places
-    middles = (scaled[1:] + scaled[:-1]) / 2
-    margin = (middles[0] - scaled[0]) if len(middles) else 0.5
-    ends = np.concatenate([[scaled[0] - margin], middles, [scaled[-1] + margin]])
-    ends = np.exp(ends) if is_log else ends
-    label = "alarms"
-    for place, begin, end in zip(places, ends[:-1], ends[1:], strict=True):
-        if place in fired:
-            axes.axvspan(begin, end, color=ALARM.light, alpha=0.14, lw=0, label=label)
-            label = "_alarms"
-    axes.set_xlim(ends[0], ends[-1])
