@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bench.figures_inside import AGES, ShareBar, role_times, spans_of, timeline_window
+from bench.figure_timeline import spans_of, timeline_window
+from bench.figures_inside import AGES, ShareBar, role_times
 from bench.groups import Group, alarms_of, q_curve
 from bench.lost_writes import LostWrites
 from bench.palette import activity_style

@@ -11,11 +11,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bench.groups import Array, Band, Group, alarms_of, band_of, evaluation_curve, q_curve
+from bench.groups import Array, Band, Group, band_of, evaluation_curve, q_curve
 from bench.palette import ALARM, GRID, INK, MUTED, SURFACE, strategy_style
-from bench.saved import number_of, rows_of
+from bench.saved import field_of, number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +29,6 @@ DECADES_FOR_LOG = (
     30.0  # from this ratio of the largest to the smallest value on, an axis is logarithmic
 )
 RATES = {"env_steps_per_second": "env steps/s", "updates_per_second": "updates/s"}
-SWEPT = {
-    "returns.eval_mean": "final return",
-    "env_steps_per_second": "env steps/s",
-    "updates_per_second": "updates/s",
-    "audit.lost_fraction": "share of writes lost",
-}
 
 
 @contextlib.contextmanager
@@ -45,7 +37,7 @@ def drawing_style() -> Iterator[None]:
     import matplotlib
     import seaborn
 
-    look = {
+    look: dict[Any, Any] = {
         **seaborn.axes_style("ticks"),
         "axes.grid": True,
         "axes.grid.axis": "y",
@@ -73,13 +65,18 @@ def drawing_style() -> Iterator[None]:
         yield
 
 
+def blank_figure(width: float, height: float) -> Figure:
+    """Return a figure that belongs to no window; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def new_figure(
     rows: int = 1, columns: int = 1, width: float = NARROW, height: float = HEIGHT, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure that belongs to no window, and its axes in a list."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
+    """Return a blank figure with axes, and these in a list."""
+    figure = blank_figure(width, height)
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.flat)
 
@@ -134,10 +131,11 @@ def draw_curves(
         band = band_of(curves)
         bands.append(band)
         if len(curves) > 1:
-            for curve in curves:
-                axes.plot(
-                    curve[:, 0], curve[:, 1], color=style["color"], lw=0.6, alpha=0.45, label="_seed"
-                )
+            thin = {"color": style["color"], "lw": 0.6, "alpha": 0.45}
+            for i, curve in enumerate(curves):
+                # Curves without a moment in common have no median, and a place in the legend anyway.
+                label = group.label if band is None and i == 0 else "_seed"
+                axes.plot(curve[:, 0], curve[:, 1], **thin, label=label)
         if band is None:
             continue
         every = max(1, len(band.x) // 6)
@@ -155,8 +153,8 @@ def learning(groups: Sequence[Group], clock: str) -> Figure | None:
         return None
     figure, (axes,) = new_figure()
     draw_curves(axes, groups, lambda run: evaluation_curve(run, clock))
-    thresholds = {run.number("returns.threshold") for group in groups for run in group.counted}
-    for threshold in thresholds - {None}:
+    found = [run.number("returns.threshold") for group in groups for run in group.counted]
+    for threshold in {value for value in found if value is not None}:
         axes.axhline(threshold, color=MUTED.light, lw=0.9, ls=(0, (4, 3)), label="solved")
     axes.set(xlabel=CLOCKS[clock], ylabel="mean return", xlim=(0, None))
     plain_ticks(axes.xaxis)
@@ -184,14 +182,31 @@ def q_against_bound(groups: Sequence[Group]) -> Figure | None:
 # --- Throughput ---
 
 
-def ceilings(profile: Mapping[str, Any] | None, path: str) -> list[tuple[str, float]]:
-    """Return (what, value per second) of the machine's ceilings for ``path``."""
+# What `bench profile` measures alone, and with how many processes a strategy can use it.
+CEILINGS = {
+    "env_steps_per_second": ("environment", "acting"),
+    "updates_per_second": ("update", "learning"),
+}
+
+
+def ceilings(profile: Mapping[str, Any] | None, path: str, env_id: str) -> list[tuple[str, float]]:
+    """Return (what, value per second) of the machine's ceilings for ``path``, the lowest first.
+
+    Environments and acting with as many processes as were measured, updates with one.
+    """
+    if field_of(profile, "env_id") not in (None, env_id):
+        return []
     found = []
-    for row in rows_of(profile, "ceilings"):
-        value = number_of(row, path)
-        if value is not None and value > 0:
-            found.append((str(row.get("name") or "ceiling"), float(value)))
-    return found
+    for part in CEILINGS[path]:
+        rates = field_of(profile, f"ceilings.{part}.by_processes")
+        known = rates if isinstance(rates, Mapping) else {}
+        numbers = sorted(int(name) for name in known if name.isdecimal())
+        number = numbers[0 if path == "updates_per_second" else -1] if numbers else 0
+        rate = number_of(known, str(number))
+        if rate is not None and rate > 0:
+            processes = "1 process" if number == 1 else f"{number} processes"
+            found.append((f"{part} alone, {processes}", float(rate)))
+    return sorted(found, key=lambda item: item[1])
 
 
 def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None) -> Figure | None:
@@ -200,20 +215,33 @@ def throughput(groups: Sequence[Group], profile: Mapping[str, Any] | None = None
     if not drawn:
         return None
     height = 1.3 + 0.3 * len(drawn)
+    height += 0.13 * sum(len(ceilings(profile, path, drawn[0].env_id)) for path in RATES)
     figure, panels = new_figure(1, 2, width=WIDE, height=height, sharey=True)
     for axes, (path, title) in zip(panels, RATES.items(), strict=True):
         for place, group in enumerate(drawn):
             _draw_bar(axes, place, group, path)
-        for name, value in ceilings(profile, path):
-            axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
-            axes.text(value, -0.62, name, rotation=0, ha="right", fontsize=7.5, color=MUTED.light)
-        axes.set(title=title, xlim=(0, 1.15 * axes.get_xlim()[1]), yticks=range(len(drawn)))
+        widest = 1.15 * axes.get_xlim()[1]
+        found = ceilings(profile, path, drawn[0].env_id)
+        for i, (name, value) in enumerate(found):
+            _draw_ceiling(axes, name, value, widest, place=-0.62 - 0.42 * (len(found) - i))
+        axes.set(title=title, xlim=(0, widest), yticks=range(len(drawn)))
+        axes.set_ylim(len(drawn) - 0.5, -0.62 - 0.42 * len(found))
         axes.set_yticklabels([group.label for group in drawn])
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         plain_ticks(axes.xaxis)
-    panels[0].invert_yaxis()
     return figure
+
+
+def _draw_ceiling(axes: Axes, name: str, value: float, widest: float, place: float) -> None:
+    """Draw a ceiling as a line; one far above all bars is only named, or the bars would vanish."""
+    text = f"{name}: {short(float(f'{value:.3g}'))}"
+    if value > widest:
+        text, value = f"{text} \u2192", widest
+    else:
+        axes.axvline(value, color=MUTED.light, lw=1.0, ls=(0, (4, 3)), label="_ceiling")
+    side = "right" if value > widest / 2 else "left"
+    axes.text(value, place, f" {text} ", ha=side, va="top", fontsize=7.5, color=MUTED.light)
 
 
 def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:
@@ -245,100 +273,3 @@ def _draw_bar(axes: Axes, place: int, group: Group, path: str) -> None:
         va="center",
         fontsize=8,
     )
-
-
-# --- Sweeps ---
-
-
-def sweep(groups: Sequence[Group]) -> Figure | None:
-    """Draw what a sweep measured against the varied choice, and where alarms fired."""
-    names = list(dict.fromkeys(name for group in groups for name in group.param))
-    if not names or not any(group.counted for group in groups):
-        return None
-    metrics = {
-        path: title
-        for path, title in SWEPT.items()
-        if any((spread := group.spread(path)) and spread.median for group in groups)
-    }
-    if not metrics:
-        return None
-    rows = -(-len(metrics) // 2)
-    figure, panels = new_figure(rows, 2, width=WIDE, height=2.6 * rows + 0.4)
-    positions = sweep_positions(groups, names[0])
-    for axes, (path, title) in zip(panels, metrics.items(), strict=False):
-        _draw_sweep(axes, groups, names, positions, path)
-        axes.set(xlabel=names[0].replace("_", " "), title=title)
-        _set_positions(axes, positions)
-        _shade_alarms(axes, groups, names[0], positions)
-    for axes in panels[len(metrics) :]:
-        axes.remove()
-    legend_below(figure, panels[0], columns=4)
-    return figure
-
-
-def sweep_positions(groups: Sequence[Group], name: str) -> dict[str, float]:
-    """Return where each value of a choice stands on the axis: itself, or its number in the order."""
-    values = {str(group.param.get(name)): number_of(group.param, name) for group in groups}
-    numbers = [value for value in values.values() if value is not None]
-    if len(numbers) == len(values):
-        return {text: float(value) for text, value in values.items() if value is not None}
-    return {text: float(place) for place, text in enumerate(values)}
-
-
-def _draw_sweep(
-    axes: Axes, groups: Sequence[Group], names: Sequence[str], positions: Mapping[str, float], path: str
-) -> None:
-    """Draw a line per strategy, and per value of a second choice."""
-    lines: dict[tuple[str, str], list[Group]] = {}
-    for group in groups:
-        second = ", ".join(f"{name} {group.param.get(name)}" for name in names[1:])
-        lines.setdefault((group.strategy, second), []).append(group)
-    styles = group_styles([members[0] for members in lines.values()])
-    for ((strategy, second), members), style in zip(lines.items(), styles, strict=True):
-        points = [(positions[str(group.param.get(names[0]))], group.spread(path)) for group in members]
-        known = sorted(((x, spread) for x, spread in points if spread), key=lambda point: point[0])
-        label = ", ".join(part for part in (strategy, second) if part)
-        axes.plot(
-            [x for x, _ in known], [spread.median for _, spread in known], **style, lw=1.6, label=label
-        )
-        for x, spread in known:
-            values = [value for _, value in spread.by_run]
-            axes.plot(
-                [x] * len(values), values, ".", color=style["color"], ms=4, alpha=0.6, label="_seeds"
-            )
-            if spread.interval is not None:
-                ends = (spread.interval.low, spread.interval.high)
-                axes.plot((x, x), ends, color=style["color"], lw=1, label="_interval")
-
-
-def _set_positions(axes: Axes, positions: Mapping[str, float]) -> None:
-    places = sorted(positions.values())
-    if places[0] > 0 and places[-1] / places[0] >= DECADES_FOR_LOG:
-        axes.set_xscale("log")
-    labels = {place: text for text, place in positions.items()}
-    axes.set_xticks(places, [labels[place] for place in places])
-    axes.minorticks_off()
-
-
-def _shade_alarms(
-    axes: Axes, groups: Sequence[Group], name: str, positions: Mapping[str, float]
-) -> None:
-    """Mark the values at which a learning-health alarm fired in at least one run."""
-    fired = {
-        positions[str(group.param.get(name))]
-        for group in groups
-        if any(alarms_of(run) for run in group.counted)
-    }
-    places = np.array(sorted(set(positions.values())))
-    is_log = axes.get_xscale() == "log"
-    scaled = np.log(places) if is_log else places
-    middles = (scaled[1:] + scaled[:-1]) / 2
-    margin = (middles[0] - scaled[0]) if len(middles) else 0.5
-    ends = np.concatenate([[scaled[0] - margin], middles, [scaled[-1] + margin]])
-    ends = np.exp(ends) if is_log else ends
-    label = "alarms"
-    for place, begin, end in zip(places, ends[:-1], ends[1:], strict=True):
-        if place in fired:
-            axes.axvspan(begin, end, color=ALARM.light, alpha=0.14, lw=0, label=label)
-            label = "_alarms"
-    axes.set_xlim(ends[0], ends[-1])

@@ -1,4 +1,4 @@
-"""Figures of what happens inside a run: lost writes, ages, shares, time, and the last moments.
+"""Figures of what happens inside a run: lost writes, ages, shares and time.
 
 Each function returns a matplotlib figure, or None where there is nothing to draw.
 """
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bench.figures import NARROW, WIDE, group_styles, new_figure, plain_ticks
+from bench.figures import NARROW, WIDE, blank_figure, group_styles, new_figure, plain_ticks
 from bench.groups import Group, histogram_of
 from bench.lost_writes import LostWrites
-from bench.palette import ACTIVITY_NAMES, ALARM, INK, MUTED, SURFACE, activity_style
+from bench.palette import ACTIVITY_NAMES, INK, MUTED, SURFACE, activity_style
 from bench.saved import SavedRun, field_of, number_of, rows_of
 from common.telemetry import ACTIVITIES
 
@@ -30,9 +30,6 @@ AGES = {
 SHARES = {"share_collected": "collected", "share_consumed": "consumed"}
 MOST_PANELS = 12
 LABELLED_SHARE = 0.085  # a segment of a bar that is shorter has no room for its name
-MOST_SPANS_DRAWN = 320
-LABELLED_SPAN = 0.05
-PATTERNED_SPAN = 0.01
 THIN_ROWS = 16
 
 
@@ -49,9 +46,8 @@ def lost_heat_map(parts: Sequence[LostWrites]) -> Figure | None:
     rows = [row for row in ([item for item in matrices if len(item[1]) > THIN_ROWS], thin) if row]
     heights = [3.0 if len(row[0][1]) > THIN_ROWS else 0.8 for row in rows]
     heights[0] = max(heights[0], 2.0)  # the scale stands beside it
-    figure = new_figure(width=WIDE, height=sum(heights) + 0.4)[0]
-    figure.clear()
-    bands = np.atleast_1d(figure.subfigures(len(rows), 1, height_ratios=heights))
+    figure = blank_figure(WIDE, sum(heights) + 0.4)
+    bands = figure.subfigures(len(rows), 1, height_ratios=heights, squeeze=False)[:, 0]
     most = max(int(matrix.max()) for _, matrix in matrices)
     panels: list[Axes] = []
     for band, row in zip(bands, rows, strict=True):
@@ -91,6 +87,12 @@ def as_matrix(part: LostWrites) -> Any:
     return part.lost.reshape(len(part.lost), -1)
 
 
+def most_lost(runs: Sequence[SavedRun]) -> SavedRun | None:
+    """Return the run that lost the largest share of its writes; None if none lost any."""
+    found = [(share, i) for i, run in enumerate(runs) if (share := run.number("audit.lost_fraction"))]
+    return runs[max(found)[1]] if found else None
+
+
 # --- Lag, staleness and age ---
 
 
@@ -127,13 +129,15 @@ def _draw_distribution(axes: Axes, groups: Sequence[Group], name: str) -> None:
             continue
         unit = histogram.unit or unit
         upto = np.cumsum(histogram.counts) / histogram.counts.sum()
-        last = int(np.searchsorted(upto, 1.0 - 1e-12)) + 1
+        last = int(np.flatnonzero(histogram.counts)[-1])
         largest = max(largest, float(histogram.edges[last]))
-        x, y = histogram.edges[: last + 1], np.concatenate([[0.0], upto[:last]])
+        # A step at the first number of each bin, so that quantiles read as in the summary.
+        x, y = histogram.edges[[0, *range(last + 1)]], np.concatenate([[0.0], upto[: last + 1]])
         every = max(1, len(x) // 5)
-        axes.plot(x, y, **style, lw=1.6, ms=4.5, markevery=every, label=group.label)
+        look = {**style, "drawstyle": "steps-post", "markevery": every, "label": group.label}
+        axes.plot(x, y, lw=1.6, ms=4.5, **look)
     axes.set_xscale("symlog", linthresh=1 if largest < 1e4 else 100)
-    axes.set(xlim=(0, largest), ylim=(0, 1.02), title=AGES[name], xlabel=unit)
+    axes.set(xlim=(0, 1.05 * largest), ylim=(0, 1.02), title=AGES[name], xlabel=unit)
     axes.set_ylabel("share of samples up to it")
     plain_ticks(axes.xaxis)
 
@@ -261,11 +265,12 @@ def role_times(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
             own = [one[role] for one in roles if isinstance(one.get(role), Mapping)]
             names = {name for fractions in own for name in fractions}
             means = {name: sum(number_of(f, name) or 0.0 for f in own) / len(own) for name in names}
-            bars[f"{group.label}: {role}"] = dict(sorted(means.items(), key=_in_order))
+            bars[f"{group.label}: {role}"] = dict(sorted(means.items(), key=in_order))
     return bars
 
 
-def _in_order(item: tuple[str, float]) -> tuple[int, str]:
+def in_order(item: tuple[str, float]) -> tuple[int, str]:
+    """Return the place of an (activity, value) among the activities; unknown ones come last."""
     name = item[0]
     return (ACTIVITIES.index(name) if name in ACTIVITIES else len(ACTIVITIES), name)
 
@@ -286,149 +291,12 @@ def _draw_time(axes: Axes, place: int, fractions: Mapping[str, float], labelled:
         labelled.add(name)
         if fraction >= LABELLED_SHARE:
             axes.text(
-                left + fraction / 2, place, f"{label.split(' (')[0]} {fraction:.0%}", **_text_box()
+                left + fraction / 2, place, f"{label.split(' (')[0]} {fraction:.0%}", **text_box()
             )
         left += fraction
 
 
-def _text_box() -> dict[str, Any]:
+def text_box() -> dict[str, Any]:
+    """Return how a name is written onto a bar: on a ground of its own, so that patterns stay legible."""
     box = {"facecolor": SURFACE.light, "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
     return {"ha": "center", "va": "center", "fontsize": 7.5, "bbox": box}
-
-
-# --- The last moments ---
-
-
-def timeline(saved: Mapping[str, Any]) -> Figure | None:
-    """Draw what each process did in a short window: read, compute, write and wait, and what met."""
-    roles = rows_of(saved, "roles")
-    window = timeline_window(saved)
-    if window is None:
-        return None
-    figure, (axes,) = new_figure(width=WIDE, height=0.62 * len(roles) + 1.6)
-    drawn: set[str] = set()
-    for place, role in enumerate(roles):
-        drawn |= _draw_role(axes, place, spans_of(role), window)
-    _draw_meetings(axes, rows_of(saved, "meetings"), window)
-    axes.set(yticks=range(len(roles)), xlim=window, ylim=(len(roles) - 0.45, -0.55))
-    axes.set_yticklabels([f"{role.get('name')} {role.get('worker')}" for role in roles])
-    axes.set_xlabel("milliseconds, in the last moments of the run")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{(value - window[0]) / 1e3:g}")
-    _millisecond_ticks(axes, window)
-    axes.grid(False)
-    _timeline_legend(figure, axes, drawn)
-    return figure
-
-
-def _timeline_legend(figure: Figure, axes: Axes, drawn: set[str]) -> None:
-    from matplotlib.patches import Patch
-
-    patches = [
-        Patch(
-            facecolor=activity_style(name).colour.light,
-            hatch=activity_style(name).hatch,
-            label=ACTIVITY_NAMES.get(name, name),
-        )
-        for name in sorted(drawn, key=lambda name: _in_order((name, 0.0)))
-    ]
-    marks, _ = axes.get_legend_handles_labels()
-    figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=5)
-
-
-def spans_of(role: Mapping[str, Any]) -> list[tuple[float, float, str]]:
-    """Return the whole spans of a saved role."""
-    found = role.get("spans")
-    spans = []
-    for span in found if isinstance(found, list) else []:
-        begin, end = number_of({"s": span}, "s.0"), number_of({"s": span}, "s.1")
-        if begin is not None and end is not None and begin < end:
-            spans.append((float(begin), float(end), str(field_of({"s": span}, "s.2"))))
-    return spans
-
-
-def timeline_window(saved: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return what is drawn, in us: at most 320 spans, around the last place where updates met."""
-    begins = sorted(span[0] for role in rows_of(saved, "roles") for span in spans_of(role))
-    whole = number_of(saved, "window_us")
-    if not begins or whole is None:
-        return None
-    length = whole - begins[max(0, len(begins) - MOST_SPANS_DRAWN)]
-    met = [at for mark in rows_of(saved, "meetings") if (at := number_of(mark, "by_at")) is not None]
-    end = min(whole, max(met) + 0.2 * length) if met else whole
-    return max(0.0, end - length), end
-
-
-def _draw_role(
-    axes: Axes, place: int, spans: Sequence[tuple[float, float, str]], window: tuple[float, float]
-) -> set[str]:
-    """Draw one process. What interrupted an activity comes before it in the list, and lies on top."""
-    length = window[1] - window[0]
-    ranges: dict[tuple[str, bool], list[tuple[float, float]]] = {}
-    for begin, end, activity in spans:
-        if end > window[0] and begin < window[1]:
-            is_long = end - begin > PATTERNED_SPAN * length
-            ranges.setdefault((activity, is_long), []).append((begin, end - begin))
-            if end - begin > LABELLED_SPAN * length:
-                middle = (max(begin, window[0]) + min(end, window[1])) / 2
-                axes.text(middle, place, activity.replace("_", " "), zorder=5, **_text_box())
-    for (activity, is_long), places in ranges.items():
-        style = activity_style(activity)
-        waits = style.kind == "wait"
-        # A wait is thin: it is told from work by its height, too.
-        axes.broken_barh(
-            places,
-            (place - 0.14, 0.28) if waits else (place - 0.38, 0.76),
-            facecolor=style.colour.light,
-            edgecolor=SURFACE.light,
-            lw=0.2,
-            hatch=style.hatch if is_long else "",
-            zorder=4 if waits else 2,
-            label=f"_{activity}",
-        )
-    return {activity for activity, _ in ranges}
-
-
-def _draw_meetings(axes: Axes, marks: Sequence[Mapping[str, Any]], window: tuple[float, float]) -> None:
-    """Draw a cross where an undone write ended, and an arrow to it from what copied over it."""
-    label = "undone" if any(mark.get("kind") == "undone" for mark in marks) else "overlap"
-    for mark in marks:
-        at, by_at = number_of(mark, "at"), number_of(mark, "by_at")
-        role, by = number_of(mark, "role"), number_of(mark, "by")
-        if (
-            at is None
-            or by_at is None
-            or role is None
-            or by is None
-            or not window[0] <= at <= window[1]
-        ):
-            continue
-        axes.annotate(
-            "",
-            (at, role),
-            xytext=(by_at, by),
-            arrowprops={"arrowstyle": "->", "color": ALARM.light, "lw": 0.8, "alpha": 0.8},
-            zorder=6,
-        )
-        axes.plot(
-            [at],
-            [role],
-            "X",
-            color=ALARM.light,
-            mec=SURFACE.light,
-            ms=7,
-            zorder=7,
-            label=label,
-        )
-        label = "_met"
-
-
-def _millisecond_ticks(axes: Axes, window: tuple[float, float]) -> None:
-    length = window[1] - window[0]
-    step = next(s for s in (10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e9) if length / s <= 10)
-    axes.set_xticks(np.arange(window[0], window[1], step))
-
-
-def most_lost(runs: Sequence[SavedRun]) -> SavedRun | None:
-    """Return the run that lost the largest share of its writes; None if none lost any."""
-    found = [(share, i) for i, run in enumerate(runs) if (share := run.number("audit.lost_fraction"))]
-    return runs[max(found)[1]] if found else None

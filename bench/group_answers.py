@@ -10,6 +10,7 @@ from collections import Counter
 
 from markupsafe import Markup
 
+from bench.answers import QUESTIONS
 from bench.figures_inside import AGES, role_times, shares_by_length, shares_by_worker
 from bench.groups import Group, alarms_of, health_was_measured
 from bench.saved import SavedRun, field_of
@@ -24,15 +25,6 @@ from bench.wording import (
     text_of_run,
 )
 
-QUESTIONS = (
-    "Are updates overwritten?",
-    "Are updates or data stale?",
-    "Do fast workers or short episodes drown the others?",
-    "Is it stuck because of too many gradient steps per collected batch?",
-    "What is the bottleneck, and what should I change?",
-    "Would a GPU help?",
-)
-
 
 def answers_of(group: Group) -> list[Markup]:
     """Return the answers to the six questions: a single run's own words, else made from the fields."""
@@ -40,9 +32,12 @@ def answers_of(group: Group) -> list[Markup]:
     composed = (overwritten, stale, drowned, stuck, bottleneck, gpu)
     if not group.counted:
         return [Markup("No run left any numbers.")] * len(composed)
-    # The last question is about the machine: any run's own words will do.
-    verbatim = set(range(len(composed))) if len(group.counted) == 1 else {len(composed) - 1}
-    return [own[i] if i in own and i in verbatim else make(group) for i, make in enumerate(composed)]
+    if len(group.counted) == 1:
+        return [own.get(i, make(group)) for i, make in enumerate(composed)]
+    texts = [make(group) for make in composed]
+    if len(texts) - 1 in own:  # what a GPU could do is worked out run by run
+        texts[-1] = Markup("{} (seed {})").format(own[len(texts) - 1], group.counted[0].seed)
+    return texts
 
 
 def own_answers(run: SavedRun) -> dict[int, Markup]:

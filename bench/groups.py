@@ -205,11 +205,21 @@ class Histogram(NamedTuple):
 
 
 def histogram_of(runs: Sequence[SavedRun], name: str) -> Histogram | None:
-    """Return a distribution over all runs; None if none counted it, or not with the same edges."""
+    """Return a distribution over all runs; None if none counted it, or they use bins that do not fit.
+
+    Each run's bins are a piece of one common grid: from its smallest value to its largest.
+    """
     found = [last for run in runs if (last := _last_histogram(run, name)) is not None]
-    if not found or any(not np.array_equal(one.edges, found[0].edges) for one in found):
-        return found[0] if len(found) == 1 else None
-    return Histogram(found[0].edges, np.sum([one.counts for one in found], axis=0), found[0].unit)
+    if not found:
+        return None
+    edges = np.unique(np.concatenate([one.edges for one in found]))
+    counts = np.zeros(len(edges) - 1)
+    for one in found:
+        first = int(np.searchsorted(edges, one.edges[0]))
+        if not np.array_equal(edges[first : first + len(one.edges)], one.edges):
+            return None
+        counts[first : first + len(one.counts)] += one.counts
+    return Histogram(edges, counts, found[0].unit)
 
 
 def _last_histogram(run: SavedRun, name: str) -> Histogram | None:
@@ -222,6 +232,6 @@ def _last_histogram(run: SavedRun, name: str) -> Histogram | None:
     except (TypeError, ValueError):
         return None
     good = edges.ndim == counts.ndim == 1 and len(edges) == len(counts) + 1 and len(counts) > 0
-    if not good or not np.isfinite(edges).all() or counts.sum() <= 0 or (np.diff(edges) < 0).any():
+    if not good or not np.isfinite(edges).all() or counts.sum() <= 0 or (np.diff(edges) <= 0).any():
         return None
     return Histogram(edges, counts, str(rows[-1].get("unit") or ""))

@@ -107,7 +107,8 @@ class Scope(NamedTuple):
 
 def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
     """Yield what the page says of each environment and budget."""
-    from bench.group_answers import QUESTIONS, answers_of
+    from bench.answers import QUESTIONS
+    from bench.group_answers import answers_of
     from bench.group_table import tables_for
     from bench.groups import alarms_of, make_groups
     from bench.report_figures import draw_all, plans_for

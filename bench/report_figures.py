@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from bench import captions, figures, figures_inside
+from bench import captions, figure_sweep, figure_timeline, figures, figures_inside
 from bench.groups import Group
 from bench.lost_writes import load_lost_writes
 from bench.saved import SavedRun, SavedRuns, read_object
@@ -71,7 +71,7 @@ def _one_per_strategy(groups: Sequence[Group]) -> list[Group]:
 
 
 def _sweep(groups: Sequence[Group]) -> Plan:
-    draw, caption = (lambda: figures.sweep(groups)), (lambda: captions.sweep(groups))
+    draw, caption = (lambda: figure_sweep.sweep(groups)), (lambda: captions.sweep(groups))
     return Plan("sweep", "What the swept option does", draw, caption)
 
 
@@ -85,7 +85,8 @@ def _learning(groups: Sequence[Group], clock: str) -> Plan:
 
 
 def _throughput(groups: Sequence[Group], profile: Any) -> Plan:
-    num_ceilings = sum(len(figures.ceilings(profile, path)) for path in figures.RATES)
+    env_id = groups[0].env_id
+    num_ceilings = sum(len(figures.ceilings(profile, path, env_id)) for path in figures.RATES)
     draw, caption = (
         lambda: figures.throughput(groups, profile),
         lambda: captions.throughput(groups, num_ceilings),
@@ -154,7 +155,7 @@ def _timeline(group: Group) -> Plan:
         return captions.timeline(run, saved)
 
     title = f"The last moments: {group.label}"
-    return Plan(f"timeline-{slug(group)}", title, lambda: figures_inside.timeline(saved), caption)
+    return Plan(f"timeline-{slug(group)}", title, lambda: figure_timeline.timeline(saved), caption)
 
 
 def _first_timeline(runs: Sequence[SavedRun]) -> tuple[SavedRun | None, Any]:

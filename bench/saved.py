@@ -154,7 +154,7 @@ def load_runs(folder: Path) -> SavedRuns:
     unread: list[tuple[str, str]] = []
     if (folder / COMPARISON).exists() and not listed:
         unread.append((COMPARISON, problem or "it lists no runs"))
-        comparison = None
+        comparison = {}
     env_id = _text(field_of(comparison, "env_id"))
     runs = [_listed_run(folder, entry, env_id) for entry in listed]
     runs = runs or list(_found_runs(folder, unread))

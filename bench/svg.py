@@ -41,6 +41,7 @@ def inline_svg(svg: str, name: str, label: str) -> str:
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.S)
     body = re.sub(r"<!--.*?-->", "", body, flags=re.S)
+    body = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", body)  # equal images have equal ones
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", body)
     names = {colour.light.lower(): variable for variable, colour in variables().items()}

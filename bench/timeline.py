@@ -24,7 +24,7 @@ from common.types import IntArray, RunResult
 TIMELINE, TRACE = "timeline.json", "timeline.trace.json"
 SCHEMA = 1
 WINDOW_NS = 100_000_000
-MAX_SPANS = 5_000
+MIN_SPANS, MAX_SPANS = 10, 5_000
 JOIN_NS = 20_000  # one wait is many short sleeps: what is closer than this is one
 
 # A process is held while an evaluation goes on. No window is cut there: nobody works.
@@ -93,7 +93,8 @@ def make_timeline(strategy: str, config: Config, result: RunResult) -> dict[str,
 def common_window(rings: Sequence[IntArray]) -> tuple[int, int] | None:
     """Return begin and end, in ns, of the last moments in which every process was at work.
 
-    At most 100 ms and 5,000 spans. Where the rings have no moment in common (a process ended long
+    It is 100 ms long, and longer if a process did little in it: on a busy machine each has to wait for
+    its turn. At most 5,000 spans. Where the rings have no moment in common (a process ended long
     before the others), the last moments of the one that ended last.
     """
     working = [ring[ring[:, 2] != ACTIVITIES.index(HOLD)] for ring in rings]
@@ -104,12 +105,23 @@ def common_window(rings: Sequence[IntArray]) -> tuple[int, int] | None:
     if begin >= end:
         last = max(working, key=lambda ring: int(ring[-1, 1]))
         begin, end = last[0, 0], last[-1, 1]
-    begin = max(begin, end - WINDOW_NS)
+    begin = max(begin, end - _length(working, int(begin), int(end)))
     begins = np.sort(np.concatenate([ring[:, 0] for ring in working]))
     inside = begins[(begins >= begin) & (begins < end)]
     if len(inside) > MAX_SPANS:
         begin = inside[-MAX_SPANS]
     return int(begin), int(end)
+
+
+def _length(rings: Sequence[IntArray], begin: int, end: int) -> int:
+    """Return a length, in ns, in which every process ended some activities, if there is one."""
+    length = WINDOW_NS
+    while length < end - begin:
+        inside = [((ring[:, 1] > end - length) & (ring[:, 1] <= end)).sum() for ring in rings]
+        if min(inside) >= MIN_SPANS:
+            break
+        length *= 2
+    return length
 
 
 def joined(spans: IntArray) -> IntArray:
@@ -171,7 +183,7 @@ def meetings(updates: Sequence[Update], kind: str | None) -> list[dict[str, Any]
 
 
 def _undone(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]]:
-    """Yield (role, its write's end, role that copied over it, when) of what is absent at the end.
+    """Yield (role, when it wrote, role that copied over it, when) of what is absent at the end.
 
     Who reads takes a copy of every update that is in the weights by then, and puts that and its own
     back. So an update that was copied over comes back if a third process still held a copy of it.
@@ -191,7 +203,7 @@ def _undone(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]
             gone.pop(back, None)
         present = after
     for lost, by in gone.items():
-        yield lost.role, lost.write_ended, by.role, by.write_began
+        yield lost.role, lost.write, by.role, by.write
 
 
 def _overlapping(updates: Sequence[Update]) -> Iterator[tuple[int, float, int, float]]:

@@ -16,7 +16,7 @@ LEARNING_PROCESS = ("sync", "impala", "apex")
 MACHINE = {"cpu": "Test CPU", "cores": 2, "logical_cores": 2, "usable_cores": 2, "memory_mib": 4096}
 LAYOUT = [["linears.0.weight", [8, 4]], ["linears.0.bias", [8]], ["advantage_head.weight", [2, 8]]]
 NUM_ELEMENTS = 8 * 4 + 8 + 2 * 8
-LAG_EDGES = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0]
+LAG_EDGES = [0, 1, 2, 3, 4, 6, 8, 16]
 
 
 def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -136,9 +136,11 @@ def make_events(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows.append({"kind": "progress", **clock, "train_return_mean": None})
     for name in ("policy_lag", "gradient_staleness"):
         if summary.get(name):
-            counts = [10, 30 + seed, 40, 15, 5]
-            early = {"kind": "histogram", "name": name, "unit": "updates", "edges": LAG_EDGES}
-            rows += [{**early, "counts": [1, 0, 0, 0, 0]}, {**early, "counts": counts}]
+            # As in a real run, the bins reach from its own smallest value to its largest.
+            edges, counts = LAG_EDGES[seed % 2 :], [10, 30, 40 + seed, 15, 3, 1, 1][seed % 2 :]
+            row = {"kind": "histogram", "name": name, "unit": "updates"}
+            rows.append({**row, "edges": LAG_EDGES[:2], "counts": [1]})  # of the beginning of the run
+            rows.append({**row, "edges": edges, "counts": counts})
     return rows
 
 

@@ -134,6 +134,15 @@ def test_long_and_crowded_windows_are_cut_to_their_end() -> None:
     assert ((crowded[:, 0] >= begin) & (crowded[:, 1] <= end)).sum() == module.MAX_SPANS
 
 
+def test_on_a_busy_machine_the_window_is_longer() -> None:
+    rare = ring(*[(t, t + 150, "update") for t in range(10, 3010, 150)])
+    steady = ring(*[(t, t + 1, "act") for t in range(10, 3010)])
+    begin, end = common_window([rare, steady]) or (0, 0)
+    assert end == 3010 * MS
+    assert begin == (3010 - 1600) * MS  # the first doubling of 100 ms in which ten updates ended
+    assert ((rare[:, 1] > begin) & (rare[:, 1] <= end)).sum() >= module.MIN_SPANS
+
+
 def test_rings_without_a_common_moment_show_the_last_one() -> None:
     dead, alive = ring((1, 5, "act")), ring((50, 60, "update"))
     assert common_window([dead, alive]) == (50 * MS, 60 * MS)
@@ -167,7 +176,7 @@ def where(marks: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_a_write_that_another_copies_over_is_marked_and_no_other() -> None:
     slow = updates(0, (1, 10, 11))
     fast = updates(1, (2, 3, 4), (5, 6, 7), (12, 13, 14))
-    assert where(meetings(slow + fast, "undone")) == [(1, 4, 0, 10), (1, 7, 0, 10)]
+    assert where(meetings(slow + fast, "undone")) == [(1, 3.5, 0, 10.5), (1, 6.5, 0, 10.5)]
     # Negative controls: one after the other, and a way of writing that can undo nothing.
     assert meetings(updates(0, (0, 2, 3)) + updates(1, (4, 5, 6)), "undone") == []
     assert meetings(slow + fast, None) == []
@@ -175,8 +184,8 @@ def test_a_write_that_another_copies_over_is_marked_and_no_other() -> None:
 
 def test_what_a_third_process_still_held_comes_back() -> None:
     first, second, third = updates(0, (0, 2, 3)), updates(1, (1, 6, 7)), updates(2, (5, 8, 9))
-    assert where(meetings(first + second, "undone")) == [(0, 3, 1, 6)]
-    assert where(meetings(first + second + third, "undone")) == [(1, 7, 2, 8)]
+    assert where(meetings(first + second, "undone")) == [(0, 2.5, 1, 6.5)]
+    assert where(meetings(first + second + third, "undone")) == [(1, 6.5, 2, 8.5)]
 
 
 def test_the_marks_are_what_the_audit_counts_on_the_same_schedule() -> None:
@@ -263,7 +272,7 @@ def test_the_trace_holds_the_same_spans_in_the_format_that_perfetto_reads(tmp_pa
     assert [d[3] for d in drawn] == [k[3] for k in kept]
     assert np.allclose([d[:3] for d in drawn], [k[:3] for k in kept])
     assert all(set(e) >= {"name", "ph", "ts", "dur", "pid", "tid"} for e in events if e["ph"] == "X")
-    assert [(e["name"], e["pid"], e["ts"]) for e in events if e["ph"] == "i"] == [("undone", 101, 3000)]
+    assert [(e["name"], e["pid"], e["ts"]) for e in events if e["ph"] == "i"] == [("undone", 101, 2500)]
 
 
 def test_full_rings_of_many_processes_make_bounded_files(tmp_path: Path) -> None:
