@@ -316,6 +316,24 @@ def test_a_number_that_was_taken_meanwhile_is_found_out_at_the_next_step() -> No
     assert audit.report()["updates_issued"] == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_copy_may_not_step() -> None:
+    audit, (model,), (optimizer,) = workers(1)
+    one_step(model, optimizer)
+    child = os.fork()
+    if child == 0:  # it must leave without pytest's own ending
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            os._exit(7 if "call audit.wrap in the process that steps" in str(error) else 1)
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    one_step(model, optimizer)
+    assert audit.report()["updates_issued"] == 2
+
+
 @pytest.mark.parametrize(
     "model, message",
     [
