@@ -297,6 +297,6 @@ def _draw_time(axes: Axes, place: int, fractions: Mapping[str, float], labelled:
 
 
 def text_box() -> dict[str, Any]:
-    """Return how a name is written onto a bar: on a ground of its own, so that patterns stay legible."""
+    """Return how a name is written onto a bar: on its own ground, so that patterns stay legible."""
     box = {"facecolor": SURFACE.light, "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
     return {"ha": "center", "va": "center", "fontsize": 7.5, "bbox": box}
