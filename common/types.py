@@ -7,6 +7,7 @@ worker), ``A`` the actions, ``n`` the n-step length. ``...`` is the shape of one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,6 +190,42 @@ class RoleReport:
     counters: dict[str, int] = field(default_factory=dict)
 
 
+class Before(NamedTuple):
+    """What the earlier parts of a resumed run came to; all zero in a new run."""
+
+    env_steps: int = 0
+    updates: int = 0
+    training_seconds: float = 0.0
+
+
+NOTHING_BEFORE = Before()
+
+
+@dataclass
+class CheckpointReport:
+    """What the checkpoints of a run came to.
+
+    Attributes:
+        folder: where the last one is; None if none was made.
+        replay: whether it holds the replay.
+        saves: how many were made in this part of the run.
+        saved_at_env_steps: of the last one.
+        num_bytes: of the last one.
+        held_seconds: the longest that everybody stood still for what is shared.
+        save_seconds: the longest from the request until the files were on the disk.
+        error: why the last attempt failed, if it did.
+    """
+
+    folder: Path | None = None
+    replay: bool = True
+    saves: int = 0
+    saved_at_env_steps: int | None = None
+    num_bytes: int = 0
+    held_seconds: float = 0.0
+    save_seconds: float = 0.0
+    error: str | None = None
+
+
 @dataclass
 class RunResult:
     """What ``train`` returns. Seconds are on the training clock unless the name says otherwise.
@@ -219,6 +256,9 @@ class RunResult:
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
+        checkpoint: what the checkpoints came to.
+        before: what a resumed run's earlier parts came to. ``env_steps``, ``updates`` and
+            ``training_seconds`` are of all parts; the steady window and the roles' times of this one.
     """
 
     status: str
@@ -247,6 +287,8 @@ class RunResult:
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None
+    checkpoint: CheckpointReport | None = None
+    before: Before = NOTHING_BEFORE
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""
