@@ -42,10 +42,11 @@ def resumed(
     if strategy_name not in (None, name):
         raise ConfigError(f"the run in {folder} is one of {name}, not of {strategy_name}")
     for option, value in choices.items():
-        if option not in MAY_CHANGE and value != getattr(config, option, None):
+        given = getattr(config, option, "no such option")
+        if option not in MAY_CHANGE and value != given:
             raise ConfigError(
-                f"{spell(option)} {value} is not allowed: the run in {folder} has "
-                f"{getattr(config, option, 'none')}; only {', '.join(map(spell, MAY_CHANGE))} may be new"
+                f"{spell(option)} {value} is not allowed: the run in {folder} has {given}; only "
+                f"{', '.join(map(spell, MAY_CHANGE))} may be new"
             )
     new = dataclasses.replace(config, **choices)
     _refuse_if_done(folder, saved, config, new)

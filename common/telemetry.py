@@ -348,10 +348,10 @@ class Probe:
         words[HEARTBEAT] = now = time.perf_counter_ns()
         if not words[STARTED]:
             self._start_together(now)
-        if self._control[self._save_word] != words[SAVED]:
-            self._save()
         if self._control[PAUSE]:
             self._hold_while(lambda: self._control[PAUSE] != 0)
+        if self._control[self._save_word] != words[SAVED]:
+            self._save()
         if self._control[STOP] != 0:
             return True
         if self.env_steps + unpublished_env_steps < self._steps:
