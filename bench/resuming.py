@@ -57,10 +57,11 @@ def _saved_config(saved: SavedRun) -> tuple[str, Config]:
     try:
         name, values = str(saved.contents["strategy"]), dict(saved.contents["config"])
         config: Config = strategies.load(name).Config(**values)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(
-            f"the checkpoint {saved.folder} is of no run that is known: {error}"
-        ) from None
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"the checkpoint {saved.folder} is of no run known here: {text}") from None
     return name, config
 
 

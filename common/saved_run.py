@@ -8,6 +8,7 @@ system. So at every moment the manifest names a whole checkpoint: the new one or
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -87,9 +88,10 @@ def write_manifest(folder: Path, contents: Mapping[str, Any], names: Sequence[st
 
 def remove_others(folder: Path, names: Sequence[str]) -> None:
     """Remove the files of other checkpoints than the one that consists of these."""
-    for path in folder.iterdir():
-        if FILE_NAME.fullmatch(path.name) and path.name not in names:
-            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # they are in nobody's way
+        for path in folder.iterdir():
+            if FILE_NAME.fullmatch(path.name) and path.name not in names:
+                path.unlink()
 
 
 def load_saved_run(folder: Path) -> SavedRun:
@@ -105,9 +107,12 @@ def load_saved_run(folder: Path) -> SavedRun:
         contents = _read_manifest(place / MANIFEST)
         states = {name: _read_whole(place / name, told) for name, told in contents["files"].items()}
         return SavedRun(place, contents, states[run_file(contents["number"])])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split()) if isinstance(error, StateError) else "it cannot be read"
-        raise ConfigError(f"the checkpoint {place} is damaged: {reason}") from None
+    except ConfigError:
+        raise
+    except StateError as error:
+        raise ConfigError(f"the checkpoint {place} is damaged: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"the checkpoint {place} is damaged: it cannot be read") from None
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -137,7 +142,10 @@ def _read_whole(path: Path, told: Mapping[str, Any]) -> State:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != told["sha256"]:
         raise StateError(f"{path.name} is not what was written")
-    return read_state(content)
+    try:
+        return read_state(content)
+    except StateError:
+        raise StateError(f"{path.name} holds no state") from None
 
 
 def _fingerprint(contents: Mapping[str, Any]) -> str:

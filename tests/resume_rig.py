@@ -178,5 +178,3 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
         same = (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
         return [] if same else [path]
     return [] if one == other or (one != one and other != other) else [path]
-
-
