@@ -129,9 +129,10 @@ class EpisodeKeeper:
                 shown = self._play(lane, seed)
             except Exception:  # the user's own environment, doing what it has not done before
                 continue
-            has_same_generator = _generator_state(self._env.envs[lane]) == state["now"][lane]
+            generator = _generator_state(self._env.envs[lane])
             shown = np.asarray(shown, dtype=observation.dtype)
-            same[lane] = has_same_generator and np.array_equal(shown, observation[lane])
+            is_known = generator is not None and generator == state["now"][lane]
+            same[lane] = is_known and np.array_equal(shown, observation[lane])
         self._env._autoreset_envs = ended.copy()  # the step that follows an end begins an episode
         return same
 
@@ -153,12 +154,9 @@ class EpisodeKeeper:
 
 
 def _generator_state(env: Any) -> State | None:
-    """Return the state of an environment's random generator; None if it has none."""
-    try:
-        state: State = env.unwrapped.np_random.bit_generator.state
-    except AttributeError:
-        return None
-    return state
+    """Return the state of an environment's random generator; None if it uses none of gymnasium's."""
+    generator = getattr(env.unwrapped, "_np_random", None)  # np_random itself would make one
+    return None if generator is None else generator.bit_generator.state
 
 
 def new_seeds(seeds: np.random.SeedSequence, number: int, count: int) -> list[int]:

@@ -96,6 +96,7 @@ class Checkpointer:
         self._next_at = float("inf")
         self._last_within: float | None = None
         self._reason: str | None = None
+        self._stops = False
         self.held_seconds = 0.0  # to be taken off the training clock
         self.report = CheckpointReport(replay=config.checkpoint_replay)
         self.is_wanted = folder is not None and config.checkpoint_seconds is not None
@@ -126,8 +127,16 @@ class Checkpointer:
         seconds = self._resume.contents["training_seconds"]
         self._telemetry.load_state(self._resume.run["telemetry"], seconds)
 
-    def want_last(self, within_seconds: float, reason: str) -> None:
-        """Have the last checkpoint made soon, or none; one that is being made becomes the last."""
+    def want_last(self, within_seconds: float, reason: str, stop: bool = True) -> None:
+        """Have the last checkpoint made soon, or none; one that is being made becomes the last.
+
+        Args:
+            within_seconds: after this nobody is waited for.
+            reason: why the run ends, for the manifest.
+            stop: whether everybody is told to stop before they are let go, so that nothing is done that
+                the checkpoint does not hold.
+        """
+        self._stops = self._stops or stop
         if self._last_within is not None and within_seconds >= self._last_within:
             return
         self._last_within, self._reason = within_seconds, self._reason or reason
@@ -165,7 +174,7 @@ class Checkpointer:
             self.give_up("a process does not name what to save (Probe.resumable)")
             return
         if words[:, WORD["is_at_end"]].any():
-            self.want_last(HOLD_TIMEOUT_SECONDS, "completed")
+            self.want_last(HOLD_TIMEOUT_SECONDS, "completed", stop=False)
         every = self._config.checkpoint_seconds
         self._next_at = min(self._next_at, now + every) if every else self._next_at
         if now >= self._next_at or self._last_within is not None:
@@ -249,8 +258,9 @@ class Checkpointer:
 
     def _let_go(self) -> None:
         # In this order: who is at its end and sees that all is saved must see that it may leave.
-        may_leave = self.is_over or self._last_within is not None
-        self._telemetry.set_control("may_leave", int(may_leave))
+        is_last = self.is_over or self._last_within is not None
+        self._telemetry.set_control("stop", int(is_last and self._stops))
+        self._telemetry.set_control("may_leave", int(is_last))
         memory_fence()
         self._telemetry.set_control("saves_done", self._number)
 

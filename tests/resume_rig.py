@@ -126,6 +126,35 @@ class Part:
             raise self.faults[0]
         return self
 
+    def save_at_once(self) -> Part:
+        """Save again what a checkpoint has just been loaded into, before anything else happens."""
+        self.telemetry.set_control("pause", 1)
+        with threadpoolctl.threadpool_limits(1):
+            threads = [
+                threading.Thread(target=self._guarded, args=each, daemon=True)
+                for each in zip(self.roles, self.probes, strict=True)
+            ]
+            for thread in threads:
+                thread.start()
+            self._wait(lambda: all(self.telemetry.word(i, "is_held") for i in range(len(threads))))
+            self.saver.want_last(TIMEOUT_SECONDS, "interrupted")
+            self.saver.advance()
+            # All at once: nobody goes on to anything that the learner would have to begin.
+            self.telemetry.set_control("save", self.saver._number)
+            self.telemetry.set_control("pause", 0)
+            self._wait(lambda: self.saver.advance() or self.saver.is_over)
+            self.telemetry.set_control("stop", 1)
+            self._wait(lambda: not any(thread.is_alive() for thread in threads))
+        return self
+
+    def _wait(self, condition: Callable[[], Any]) -> None:
+        deadline = time.perf_counter() + TIMEOUT_SECONDS
+        while not condition():
+            if self.faults:
+                raise self.faults[0]
+            assert time.perf_counter() < deadline, "it did not happen"
+            time.sleep(0.0005)
+
     def _guarded(self, role: Role, probe: PartProbe) -> None:
         try:
             role.function(self.config, probe, *role.arguments)
