@@ -17,7 +17,7 @@ import strategies
 from bench.resuming import session_config
 from common.saved_run import load_saved_run
 from common.state_files import State
-from common.telemetry import COUNTERS, WORD
+from common.telemetry import COUNTERS
 
 EXACT = [name for name in TRAITS if TRAITS[name].single_process or "barrier" in TRAITS[name].guard]
 # What only depends on the weights, rows and numbers, not on the time of day.
@@ -76,7 +76,7 @@ def test_interruptions_at_random_moments_change_nothing(
 ) -> None:
     whole = run_here(name, **{**SMALL, **choices})
     part, done = in_parts(name, tmp_path, number, seed=number, **choices)
-    assert done >= min(number, 3)
+    assert done == number or (name != "single" and done >= 3)
     assert_the_same(part, whole)
 
 
@@ -102,7 +102,7 @@ def timeless(value: Any, key: str = "") -> Any:
 
 @pytest.mark.parametrize("name", strategies.STRATEGIES)
 def test_what_is_loaded_and_saved_again_is_what_was_saved(name: str, tmp_path: Path) -> None:
-    calls = {"sync": 8, "vector": 40, "impala": 60}.get(name, 100)
+    calls = {"sync": 8, "vector": 40, "impala": 60, "single": 250}.get(name, 100)
     part = first_part(name, tmp_path, prioritized=True).run(interrupt_at=calls)
     first = load_saved_run(tmp_path)
     states = role_states(first)
@@ -115,11 +115,7 @@ def test_what_is_loaded_and_saved_again_is_what_was_saved(name: str, tmp_path: P
     same = ("env_steps", "updates", "replay", "strategy", "warmup_env_steps")
     assert [second.contents[key] for key in same] == [first.contents[key] for key in same]
     assert first.contents["updates"] > 0 and first.contents["env_steps"] > 0
-    # Clocks begin anew, and what was done is not done again.
-    assert not again.telemetry.arrays["words"][:, WORD["first_update_ns"]].any()
-    assert (
-        again.telemetry.total("updates") == first.contents["updates"] == again.telemetry.before.updates
-    )
+    assert again.telemetry.before[:2] == (first.contents["env_steps"], first.contents["updates"])
 
 
 def test_apex_goes_on_with_the_same_priorities_and_counters(tmp_path: Path) -> None:
