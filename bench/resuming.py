@@ -72,7 +72,7 @@ def _refuse_another_run(
     values = [
         {"strategy": name, **dataclasses.asdict(config)} for name, config in (in_folder, in_checkpoint)
     ]
-    for option in values[0].keys() | values[1].keys():
+    for option in {**values[0], **values[1]}:
         here, there = (each.get(option) for each in values)
         if here != there and option not in MAY_CHANGE:
             raise ConfigError(

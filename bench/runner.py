@@ -67,7 +67,9 @@ def run(
     folder = RunFolder(strategy_name, config, output, resume)
     try:
         with claimed(folder.path), contextlib.closing(folder.open_events()) as log:
+            folder.write_config(config)
             recorder = Recorder(log, make_observers(folder.path))
+            recorder.going_on_from(resume)
             probe = RunProbe(recorder, folder.path, started, folder.facts(config), resume)
             with interrupts_until_heard(recorder):
                 result = _train(strategy.train, session, probe, recorder)
@@ -165,7 +167,7 @@ class RunFolder:
                 self.path = self._make(output)
                 self._owns = True
                 self._bring_events()
-            self._write_config(config)
+                self.write_config(config)
         except OSError as error:
             self.remove()
             where = output if output is not None else RUNS
@@ -177,7 +179,8 @@ class RunFolder:
             self.remove()
             raise
 
-    def _write_config(self, config: Config) -> None:
+    def write_config(self, config: Config) -> None:
+        """Write ``config.json``: again where a run goes on with a larger budget."""
         contents = {
             "schema": SCHEMA,
             "strategy": self._strategy,
@@ -277,6 +280,13 @@ class Recorder:
         self._evaluations: list[Evaluation] = []
         self.has_heard = False
         self.rss_mib = 0.0
+
+    def going_on_from(self, resume: SavedRun | None) -> None:
+        """Write a row where a run goes on that was stopped."""
+        if resume is not None:
+            names = ("env_steps", "updates", "training_seconds")
+            env_steps, updates, seconds = (resume.contents[name] for name in names)
+            self._write("resume", env_steps, updates, seconds)
 
     def on_tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
         """Write a row at most once a second."""
