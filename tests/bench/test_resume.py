@@ -18,7 +18,7 @@ import pytest
 import torch
 from commands import Finished, finish, start
 from resume_rig import SMALL
-from strategy_runs import CHOICES, InProcess, run_here, train
+from strategy_runs import CHOICES, FOR_STRATEGY, TRAITS, InProcess, run_here, train
 
 from bench.resuming import claimed, resumed
 from common.acting import parameter_views
@@ -36,7 +36,9 @@ def options(choices: dict[str, Any]) -> list[str]:
 
 
 def begin(strategy: str, folder: Path, **choices: Any) -> subprocess.Popen[str]:
-    arguments = ["run", "--strategy", strategy, *options({**RUN, **choices}), *SAVED]
+    own = {**FOR_STRATEGY.get(strategy, {}), **RUN, **choices}
+    own = {name: value for name, value in own.items() if name not in TRAITS[strategy].unused_options}
+    arguments = ["run", "--strategy", strategy, *options(own), *SAVED]
     return start([*arguments, "--output", str(folder), "--quiet"], folder.parent)
 
 
