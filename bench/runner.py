@@ -74,7 +74,7 @@ def run(
             folder.write_config(config)
             recorder = Recorder(log, make_observers(folder.path))
             recorder.going_on_from(resume)
-            probe = RunProbe(recorder, folder.path, started, folder.facts(config), resume)
+            probe = RunProbe(recorder, folder.path, started, facts=folder.facts(config), resume=resume)
             with interrupts_until_heard(recorder):
                 result = _train(strategy.train, session, probe, recorder)
                 recorder.write_histograms(result)

@@ -217,7 +217,10 @@ def test_summary_says_why_nothing_was_counted() -> None:
 
 def test_run_folder_is_complete(finished: Finished) -> None:
     files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt", "checkpoint"}
+    files |= {"timeline.json", "timeline.trace.json"}
     extra = {"tensorboard"} if finished.folder.name == "apex" else set()
+    if finished.summary["audit"]["writes_lost"]:
+        extra.add("lost_writes.npz")
     assert {path.name for path in finished.folder.iterdir()} == files | extra
     for model in ("model.pt", "best.pt"):
         state = torch.load(finished.folder / model, weights_only=True)
