@@ -23,6 +23,10 @@ OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
 COMMANDS: dict[str, str] = {
     "audit": "bench.audit",
+    "compare": "bench.compare",
+    "profile": "bench.profile",
+    "report": "bench.report",
+    "sweep": "bench.sweep",
 }
 
 
@@ -81,6 +85,7 @@ class OneSentence(click.Group):
 class RunCommand(click.Command):
     """A command whose options are completed when they are first needed: strategies load numpy."""
 
+    left_out: tuple[str, ...] = ()
     _completed = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -89,7 +94,7 @@ class RunCommand(click.Command):
             from bench.options import config_options
 
             self._completed = True
-            self.params.extend(config_options())
+            self.params.extend(each for each in config_options() if each.name not in self.left_out)
         return super().get_params(ctx)
 
 

@@ -6,17 +6,19 @@ All but the result goes to standard error.
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from bench.answers import answers
 from common.config import Config
 from common.types import Alarm, Evaluation
 
 LINE_SECONDS = 5.0
 RATE_WINDOW_SECONDS = 3.0
+WIDTH = 100
+INDENT = " " * 5
 
 
 class Display(Protocol):
@@ -294,7 +296,16 @@ def result_text(summary: Mapping[str, Any]) -> str:
     }
     title = f"{summary['strategy']} on {summary['env_id']}, seed {summary['seed']}"
     lines = [f"  {name:<13} {text}" for name, text in rows.items()]
-    return "\n".join([title, *lines, "", *(f"  {answer}" for answer in answers(summary))])
+    return "\n".join([title, *lines, "", *answer_lines(summary["answers"])])
+
+
+def answer_lines(answers: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the six questions with their answers, wrapped."""
+    lines = []
+    for number, each in enumerate(answers, start=1):
+        lines.append(f"  {number}. {each['question']}")
+        lines += textwrap.wrap(each["answer"], WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return lines
 
 
 def _solved(returns: Mapping[str, Any]) -> str:

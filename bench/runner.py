@@ -23,8 +23,11 @@ from typing import Any
 import numpy as np
 
 import strategies
+from bench.devices import check_device
+from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
+from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.distributions import as_event
 from common.envs import inspect_env
@@ -59,6 +62,7 @@ def run(
     started = time.perf_counter() if command_started_at is None else command_started_at
     strategy = strategies.load(strategy_name)
     threshold = inspect_env(config.env_id).reward_threshold
+    check_device(config.device)
     folder = RunFolder(strategy_name, config, output)
     try:
         with contextlib.closing(EventLog(folder.path / "events.jsonl")) as log:
@@ -70,6 +74,8 @@ def run(
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
                 write_json(folder.path / "summary.json", summary)
+                write_lost_writes(folder.path, result)
+                write_timeline(folder.path, strategy_name, config, result)
     except (ConfigError, KeyboardInterrupt):
         folder.remove()
         raise

@@ -6,13 +6,15 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import strategies
+from bench.answers import answers
+from bench.diagnosis import diagnose
 from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
@@ -57,6 +59,7 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
+    consumed = sum(result.consumed_by_worker)
     is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
@@ -72,7 +75,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         **_throughput(result),
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
-            "achieved": _ratio(result.steady_updates, result.steady_env_steps),
+            "achieved": _ratio(result.updates, max(0, result.env_steps - _warmup(strategy, config))),
+            "samples_per_insert": _ratio(consumed, result.total("stored")) if consumed else None,
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),
@@ -95,8 +99,16 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "started_at": facts.started_at,
         "error": result.error,
     }
+    summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
+    clean["answers"] = answers(clean)
     return clean
+
+
+def _warmup(strategy: str, config: Config) -> int:
+    """Return the env steps before the first update is owed."""
+    unused = strategies.traits_of(strategy).unused_options
+    return 0 if "warmup_env_steps" in unused else config.warmup_env_steps
 
 
 def _audit(config: Config, result: RunResult) -> dict[str, Any]:
@@ -299,9 +311,30 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "imports_torch": {
             name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
         },
+        "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "cpu_seconds": {
+            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "cpu_utilisation": _cpu_utilisation(result, facts),
     }
+
+
+def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
+    """Return the processes' CPU time over the training time of the cores that they could use.
+
+    While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
+    """
+    cores = min(len(result.roles), int(facts.machine["usable_cores"]))
+    spent = _sum(role.cpu_seconds for role in result.roles)
+    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _most(values: Any) -> Any:
@@ -332,8 +365,8 @@ def finite(value: Any) -> Any:
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write a file whole or not at all: a reader never sees half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)

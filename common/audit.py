@@ -362,10 +362,18 @@ class AuditReader:
                 "writer (averaged, scaled or copied from elsewhere)"
             )
 
+    def lost_by_element(self) -> IntArray | None:
+        """Return how many writes each element lost, ``[P]``; None where ``report`` gave no number."""
+        return None if self._reason is not None else self._lost(self._master.updates_issued)
+
+    def _lost(self, issued: int) -> IntArray:
+        lost: IntArray = np.maximum(issued - self._landed[: self._master.num_parameters], 0)
+        return lost.astype(np.int64)
+
     def _counts(self, issued: int) -> dict[str, Any]:
         """Return what was lost; a worker killed in an update makes it lost .. lost + uncertain."""
         words, elements = self._master.words, self._master.num_parameters
-        lost = np.maximum(issued - self._landed[:elements], 0.0)
+        lost = self._lost(issued)
         writes_issued, writes_lost = issued * elements, int(lost.sum())
         return {
             "writes_issued": writes_issued,

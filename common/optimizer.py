@@ -90,11 +90,19 @@ def make_optimizer(
         )
     else:
         optimizer = torch.optim.Adam(
-            network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+            network.parameters(),
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            fused=can_fuse(network.device),
         )
     if shared is not None:
         shared.attach(optimizer, network)
     return optimizer
+
+
+def can_fuse(device: torch.device) -> bool:
+    """Return whether torch has Adam as one kernel on a device; not every version has it for mps."""
+    return device.type in ("cpu", "cuda")
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, config: Config, env_steps: int) -> None:

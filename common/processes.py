@@ -68,6 +68,13 @@ def thread_limits() -> dict[str, int]:
     return limits
 
 
+def device_used() -> str | None:
+    """Return what the learner of this process computes on; None if there is none here."""
+    module = sys.modules.get("common.device")
+    device: str | None = getattr(module, "used", None)
+    return device
+
+
 def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> np.random.SeedSequence:
     """Return the seed of one stream of random numbers; different arguments, different streams."""
     return np.random.SeedSequence([seed, STREAM_PURPOSES.index(purpose), worker, number])
@@ -97,10 +104,21 @@ def run_child(
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
         probe.finish()
+        cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
-        connection.send(("finished", {"threads": limits, "imports_torch": "torch" in sys.modules}))
+        connection.send(
+            (
+                "finished",
+                {
+                    "threads": limits,
+                    "imports_torch": "torch" in sys.modules,
+                    "device": device_used(),
+                    "cpu_seconds": cpu_seconds,
+                },
+            )
+        )
     except NotFiniteError as error:
         connection.send(("failed", {"traceback": str(error), "not_finite": True}))
         sys.exit(1)

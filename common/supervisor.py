@@ -55,11 +55,13 @@ class RunProbe:
         observer: hears ticks and evaluations.
         folder: where ``model.pt`` and ``best.pt`` are written; None writes nothing.
         command_started_at: on the ``perf_counter`` clock.
+        final_evaluation: whether the final weights play 100 episodes; to measure speed needs none.
     """
 
     observer: Observer = field(default_factory=NullObserver)
     folder: Path | None = None
     command_started_at: float = field(default_factory=time.perf_counter)
+    final_evaluation: bool = True
 
 
 class Shared:
@@ -372,13 +374,13 @@ class _Supervisor:
     def _collect(self) -> RunResult:
         vector = self._shared.latest()
         final = None
-        if self._stop_reason in (None, "completed"):
+        if self._probe.final_evaluation and self._stop_reason in (None, "completed"):
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
             if returns is not None:
                 seconds = windows(self._telemetry, self._held_seconds)["training_seconds"]
                 final = self._evaluation(returns, seconds)
         status = self._stop_reason or "completed"
-        if final is None and status == "completed":
+        if self._probe.final_evaluation and final is None and status == "completed":
             status = "interrupted"
         self._health.look(windows(self._telemetry, self._held_seconds)["training_seconds"])
         result = make_result(

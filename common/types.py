@@ -173,6 +173,8 @@ class RoleReport:
         threads: the limit that each numeric library in the process reports.
         imports_torch: whether torch was loaded when the role ended.
         wall_seconds: from the common start to its end.
+        device: what the role's learner computed on; None if it computed no gradient.
+        cpu_seconds: CPU time since the training clock started, evaluations included; None if killed.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -185,6 +187,8 @@ class RoleReport:
     threads: dict[str, int] = field(default_factory=dict)
     imports_torch: bool | None = None
     wall_seconds: float = 0.0
+    device: str | None = None
+    cpu_seconds: float | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -219,6 +223,9 @@ class RunResult:
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
+        lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
+        layout: name and shape of each part of the weights, in the order of the flat vector.
+        spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
     """
 
     status: str
@@ -247,6 +254,9 @@ class RunResult:
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None
+    lost_by_element: IntArray | None = None
+    layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    spans: list[IntArray] = field(default_factory=list)
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

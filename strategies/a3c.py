@@ -53,6 +53,7 @@ class Config(CommonConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CartPole-v1": {"learning_rate": 1e-3, "learning_rate_end": None, "target_update": 200.0},
     }
+    all_write_weights: ClassVar[bool] = True
 
     workers: int = changed("workers", 2)
     envs_per_worker: int = changed("envs_per_worker", 4)

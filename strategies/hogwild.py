@@ -63,6 +63,7 @@ class Config(CommonConfig):
             "evaluate_every_env_steps": 800,
         },
     }
+    all_write_weights: ClassVar[bool] = True
 
     workers: int = changed("workers", 2)
     chunk_steps: int = changed("chunk_steps", 1)

@@ -1,4 +1,4 @@
-"""The arithmetic of ``bench.lock_effect`` and ``bench.audit_cost``, and tiny real measurements."""
+"""The arithmetic of ``bench.lock_effect`` and ``bench.cost``, and tiny real measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bench import audit_cost, lock_effect
+from bench import cost, lock_effect
 
 
 def summary(final: float, solved_at: int | None, lost: float) -> dict[str, Any]:
@@ -46,10 +46,10 @@ def test_a_difference_is_shown_where_there_is_one(gap: float, shown: str) -> Non
 
 def test_the_cost_is_the_median_of_the_pairs_ratios() -> None:
     # The machine slows down to half meanwhile: the medians of the columns would say 0.6.
-    row = audit_cost.table_row("apex", [(900.0, 1000.0), (480.0, 500.0), (450.0, 500.0)])
+    row = cost.table_row("apex", [(900.0, 1000.0), (480.0, 500.0), (450.0, 500.0)])
     assert row == "| `apex` | 480 | 500 | 0.900 | 0.900 | 0.960 |"
-    assert audit_cost.workers_of("single") == {}
-    assert audit_cost.workers_of("hogwild")["workers"] >= audit_cost.workers_of("apex")["workers"] >= 1
+    assert cost.workers_of("single") == {}
+    assert cost.workers_of("hogwild")["workers"] >= cost.workers_of("apex")["workers"] >= 1
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_cost_is_the_median_of_the_pairs_ratios() -> None:
 @pytest.mark.timeout(600)
 def test_the_cost_is_measured() -> None:
     choices = ["--strategy", "single", "--strategy", "hogwild", "--rounds", "1", "--seconds", "2"]
-    result = CliRunner().invoke(audit_cost.main, choices)
+    result = CliRunner().invoke(cost.main, choices)
     assert result.exit_code == 0, result.output
     rows = [line for line in result.output.split("\n") if line.startswith("| `")]
     assert [row.split("|")[1].strip() for row in rows] == ["`single`", "`hogwild`"]

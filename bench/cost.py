@@ -1,11 +1,12 @@
-"""What the audit costs: each strategy with and without it, in pairs, one run at a time.
+"""What measuring costs: each strategy with and without it, in pairs, one run at a time.
 
-    python -m bench.audit_cost
-    python -m bench.audit_cost --strategy hogwild --strategy apex --rounds 9 --seconds 10
+    python -m bench.cost --of audit
+    python -m bench.cost --of instruments --strategy hogwild --strategy apex --rounds 9 --seconds 10
 
-Both runs of a pair take the same path; without the audit nothing is rounded and nothing counted. Which
-of the two comes first changes from round to round, so that a machine whose speed drifts favours
-neither. Nobody evaluates, and there are no more processes than cores.
+Without the audit nothing is rounded and nothing counted; without the instruments neither staleness nor
+shares nor health are measured (``--no-audit``, ``--no-instruments``). Which run of a pair comes first
+changes from round to round, so that a machine whose speed drifts favours neither. Nobody evaluates, and
+there are no more processes than cores.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from bench.machine import usable_cores
 from common.supervisor import RunProbe
 
 NEVER = 10**12
+MEASURERS = {"audit": ("audit",), "instruments": ("instruments",), "all": ("audit", "instruments")}
 
 
-def updates_per_second(strategy: str, env_id: str, seconds: float, audit: bool) -> float:
+def updates_per_second(strategy: str, env_id: str, seconds: float, switches: dict[str, bool]) -> float:
     """Run a strategy for some seconds and return its updates per second from the first update on."""
     module = strategies.load(strategy)
     config = module.Config.for_env(
         env_id,
         steps=NEVER,
         seconds=seconds,
-        audit=audit,
         evaluate_every_env_steps=NEVER,
+        **switches,
         **workers_of(strategy),
     )
-    result = module.train(config, RunProbe())
+    result = module.train(config, RunProbe(final_evaluation=False))
     if result.status != "completed":
         raise click.ClickException(f"{strategy}: {result.error or result.status}")
     if not result.steady_updates or not result.steady_seconds:
@@ -55,6 +57,14 @@ def workers_of(strategy: str) -> dict[str, Any]:
 
 @click.command()
 @click.option(
+    "--of",
+    "measurer",
+    type=click.Choice(list(MEASURERS)),
+    default="all",
+    show_default=True,
+    help="What is switched off in one run of each pair.",
+)
+@click.option(
     "--strategy", "names", multiple=True, metavar="NAME", help="May be repeated. [default: all]"
 )
 @click.option("--env", "env_id", default="CartPole-v1", show_default=True, help="Gymnasium id.")
@@ -66,18 +76,23 @@ def workers_of(strategy: str) -> dict[str, Any]:
     show_default=True,
     help="Of each run, from the start of training.",
 )
-def main(names: Sequence[str], env_id: str, rounds: int, seconds: float) -> None:
-    """Print updates/s with and without the audit, pair by pair, and the ratios as a table."""
+def main(measurer: str, names: Sequence[str], env_id: str, rounds: int, seconds: float) -> None:
+    """Print updates/s with and without it, pair by pair, and the ratios as a table."""
     chosen = list(names) or list(strategies.STRATEGIES)
     pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
     for number in range(rounds):
         for name in chosen:
             order = (True, False) if number % 2 == 0 else (False, True)
-            rates = {audit: updates_per_second(name, env_id, seconds, audit) for audit in order}
+            rates = {
+                on: updates_per_second(name, env_id, seconds, dict.fromkeys(MEASURERS[measurer], on))
+                for on in order
+            }
             pairs[name].append((rates[True], rates[False]))
             ratio = rates[True] / rates[False]
             click.echo(f"round {number + 1}, {name}: {_rates(rates[True], rates[False])}, {ratio:.3f}")
-    click.echo("\n| strategy | updates/s with | without | ratio: median | lowest | highest |")
+    click.echo(
+        f"\n| strategy | updates/s with {measurer} | without | ratio: median | lowest | highest |"
+    )
     click.echo("|---|---|---|---|---|---|")
     for name, rows in pairs.items():
         click.echo(table_row(name, rows))
@@ -85,16 +100,16 @@ def main(names: Sequence[str], env_id: str, rounds: int, seconds: float) -> None
 
 def table_row(name: str, pairs: Sequence[tuple[float, float]]) -> str:
     """Return a row of the table: medians, and the ratio of each pair as median and range."""
-    with_audit, without = (statistics.median(column) for column in zip(*pairs, strict=True))
+    with_it, without = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratios = [one / other for one, other in pairs]
     return (
-        f"| `{name}` | {with_audit:,.0f} | {without:,.0f} | {statistics.median(ratios):.3f} | "
+        f"| `{name}` | {with_it:,.0f} | {without:,.0f} | {statistics.median(ratios):.3f} | "
         f"{min(ratios):.3f} | {max(ratios):.3f} |"
     )
 
 
-def _rates(with_audit: float, without: float) -> str:
-    return f"{with_audit:,.0f} updates/s with the audit, {without:,.0f} without"
+def _rates(with_it: float, without: float) -> str:
+    return f"{with_it:,.0f} updates/s with it, {without:,.0f} without"
 
 
 if __name__ == "__main__":
