@@ -330,7 +330,7 @@ def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
 
     While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
     """
-    cores = min(len(result.roles), int(facts.machine["usable_cores"]))
+    cores = min(len(result.roles), int(facts.machine.get("usable_cores", 1)))
     spent = _sum(role.cpu_seconds for role in result.roles)
     return None if spent is None else _ratio(spent, result.training_seconds * cores)
 
