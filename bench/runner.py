@@ -74,7 +74,13 @@ def run(
             folder.write_config(config)
             recorder = Recorder(log, make_observers(folder.path))
             recorder.going_on_from(resume)
-            probe = RunProbe(recorder, folder.path, started, facts=folder.facts(config), resume=resume)
+            probe = RunProbe(
+                observer=recorder,
+                folder=folder.path,
+                command_started_at=started,
+                facts=folder.facts(config),
+                resume=resume,
+            )
             with interrupts_until_heard(recorder):
                 result = _train(strategy.train, session, probe, recorder)
                 recorder.write_histograms(result)

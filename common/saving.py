@@ -104,9 +104,15 @@ class Checkpointer:
         telemetry.set_control("may_leave", int(self.is_over))
         telemetry.set_control("saves_done", self._number)
 
-    def role_state(self, role: int) -> RoleState | None:
-        """Return where a process saves its part, and where it finds an earlier one."""
-        earlier = None if self._resume is None else self._resume.role_file(role)
+    def role_state(self, role: int, is_restarted: bool = False) -> RoleState | None:
+        """Return where a process saves its part, and where it finds an earlier one.
+
+        Args:
+            role: which process.
+            is_restarted: it takes the place of one that died since, and loads nothing: what is shared
+                has moved on.
+        """
+        earlier = None if self._resume is None or is_restarted else self._resume.role_file(role)
         if self._folder is None or (self.is_over and earlier is None):
             return None
         return RoleState(self._folder, role, self._roles[role].name == LEARNER, earlier)
@@ -119,7 +125,7 @@ class Checkpointer:
         """
         if self._resume is None:
             return
-        saved = self._resume.run["shared"]
+        saved = self._resume.run.pop("shared")  # large, and not needed any more
         if set(saved) != set(self._parts) or self._resume.num_roles != len(self._roles):
             raise StateError("it has other processes or other shared memory")
         for name, part in self._parts.items():
@@ -149,14 +155,21 @@ class Checkpointer:
         self.is_over = True
         self._end(error)
 
+    def abandon(self, error: str) -> None:
+        """End the attempt that is being made, if there is one: who it waits for is gone."""
+        if self._attempt is not None:
+            self._end(error)
+
     def advance(self) -> None:
         """Do what is to be done now; never waits for a process."""
         if self.is_over:
             return
+        if self._attempt is None:
+            self._begin_if_due()
         attempt = self._attempt
         if attempt is None:
-            self._begin_if_due()
-        elif time.perf_counter() > attempt.deadline:
+            return
+        if time.perf_counter() > attempt.deadline:
             self._end("not every process reached its stop check in time")
         elif not attempt.has_asked_all and self._have_saved(attempt, LEARNER):
             attempt.has_asked_all = True

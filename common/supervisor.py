@@ -48,6 +48,8 @@ MEMORY_SECONDS = 0.5
 HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
+# Ctrl-C has to end a run within 3 seconds; a process that is stuck saves nothing in them.
+INTERRUPT_SAVE_SECONDS = 1.5
 
 
 @dataclass
@@ -286,9 +288,11 @@ class _Supervisor:
         if self._stop_reason in (None, "completed") and reason != self._stop_reason:
             self._stop_reason = reason
             self._stop_timeout = min(self._stop_timeout, timeout)
-            self._saver.want_last(timeout, reason)
+            within = INTERRUPT_SAVE_SECONDS if reason == "interrupted" else timeout
+            self._saver.want_last(within, reason)
         if reason == "failed":
             self._saver.give_up()
+        self._saver.advance()  # asked for before anybody who is held now goes on
         self._stop_when_saved()
 
     def _stop_when_saved(self) -> None:

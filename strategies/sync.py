@@ -173,7 +173,10 @@ def learner(
 
 
 def wait_for_start(config: Config, probe: Probe, barrier: RoundBarrier, round_number: int) -> bool:
-    """Hold an actor at the barrier; return whether the round began, or False if all is over."""
+    """Hold an actor at the barrier; return whether the round began, or False if all is over.
+
+    Only here an actor is saved for a checkpoint: in a round it is waited for.
+    """
     while not barrier.has_begun(round_number):
         if barrier.is_over or (probe.should_stop() and probe.env_steps < config.steps):
             return False
