@@ -30,7 +30,7 @@ from common.distributions import as_event
 from common.envs import inspect_env
 from common.supervisor import RunProbe, private_mib
 from common.telemetry import HISTOGRAM_UNITS, EventLog, Observer
-from common.types import Alarm, Evaluation, RunResult
+from common.types import Alarm, Death, Evaluation, RunResult
 
 RUNS = Path("runs")
 PROGRESS_SECONDS = 1.0
@@ -266,6 +266,12 @@ class Recorder:
         self._log.write("alarm", **finite(dataclasses.asdict(alarm)))
         for observer in self._observers:
             observer.on_alarm(alarm)
+
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Write a row per death."""
+        self._log.write("death", **dataclasses.asdict(death), outcome=outcome)
+        for observer in self._observers:
+            observer.on_death(death, outcome)
 
     def write_histograms(self, result: RunResult) -> None:
         """Write how lag, staleness and age were distributed over the whole run."""

@@ -189,8 +189,8 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         }
         for role, own in zip(collectors, env_steps, strict=True)
     ]
-    # A process that reached its end has published all it had; one that was killed, all but a chunk.
-    killed = sum(role.imports_torch is None for role in collectors)
+    # A process that reached its end has published all it had; one that died, all but a chunk.
+    died = sum(role.restarts + (role.imports_torch is None) for role in collectors)
     rows = getattr(config, "rollout_length", config.chunk_steps) + config.n_step
     chunk = config.envs_per_worker * rows
     return {
@@ -202,7 +202,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         "stored": result.total("stored"),
         "dropped": result.total("dropped"),
         "in_flight_at_end": result.in_flight_at_end,
-        "unpublished_at_most": killed * chunk,
+        "unpublished_at_most": died * chunk,
     }
 
 
@@ -290,7 +290,8 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
     by_name = {name: [role for role in result.roles if role.name == name] for name in names}
     return {
         "workers": config.workers,
-        "restarts": 0,
+        "restarts": result.restarts,
+        "deaths": [dataclasses.asdict(death) for death in result.deaths],
         "peak_rss_mib": {
             name: max(role.peak_rss_mib for role in roles) for name, roles in by_name.items()
         },
@@ -303,6 +304,7 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         },
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "evaluator_rss_mib": result.evaluator_rss_mib,
     }
 
 

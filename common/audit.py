@@ -52,7 +52,7 @@ MAX_UPDATES_BETWEEN_SAMPLES = 2**22
 SAMPLE_EVERY_UPDATES = 2**20
 
 # Words of one worker: one cache line, so that no two workers write the same one.
-STARTED, FINISHED, TORN_READS, VOID_SINCE = range(4)
+STARTED, FINISHED, TORN_READS, VOID_SINCE, ABANDONED = range(5)
 WORDS_PER_WORKER = 8
 
 WRITES = ("in-place", "copy-back")
@@ -141,6 +141,21 @@ class SharedMaster:
     def updates_issued(self) -> int:
         """Updates finished by all writers."""
         return int(self.words[:, FINISHED].sum())
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a writer is in the middle of an update, or was killed in one."""
+        words = self.words
+        return bool((words[:, STARTED] != words[:, FINISHED] + words[:, ABANDONED]).any())
+
+    def settle(self, worker: int) -> None:
+        """Note that nobody will finish the update in which a writer was killed, if it was in one.
+
+        Called when the writer is dead, by the one process that may write its words then. The update
+        stays uncertain in the report; reads by others are no longer taken for torn because of it.
+        """
+        words = self.words[worker]
+        words[ABANDONED] = words[STARTED] - words[FINISHED]
 
     @property
     def updates_by_worker(self) -> IntArray:
@@ -245,14 +260,14 @@ class MasterWriter:
         """Return the words of the other writers, or None if there are none."""
         if len(self._others) == 0:
             return None
-        progress = self._all_words[self._others, : FINISHED + 1]
+        progress = self._all_words[self._others]
         memory_fence()
         return progress
 
     def _maybe_torn(self, before: IntArray) -> bool:
         """Return whether another worker was writing when the copy began, or began meanwhile."""
         memory_fence()
-        was_writing = (before[:, STARTED] != before[:, FINISHED]).any()
+        was_writing = (before[:, STARTED] != before[:, FINISHED] + before[:, ABANDONED]).any()
         began = (self._all_words[self._others, STARTED] != before[:, STARTED]).any()
         return bool(was_writing or began)
 

@@ -53,6 +53,7 @@ def play_and_compare(
     seeds: np.random.SeedSequence,
     gamma: float,
     estimates: str = "Q",
+    beat: Callable[[], None] = lambda: None,
 ) -> Played:
     """Play whole greedy episodes and compare what the network expected with what came.
 
@@ -64,6 +65,7 @@ def play_and_compare(
         seeds: of the starts.
         gamma: discount.
         estimates: ``"Q"``, or ``"V"`` where the value head is the estimate.
+        beat: called before each step, and when everything has been made.
     """
     network = ActingNetwork(spec, vector)
     values: list[FloatArray] = []
@@ -78,6 +80,7 @@ def play_and_compare(
     def choose(observation: NDArray[Any]) -> IntArray:
         value, q_values = estimate(observation)
         values.append(value)
+        beat()
         best: IntArray = q_values.argmax(axis=1)
         return best
 
@@ -88,6 +91,7 @@ def play_and_compare(
         steps.append(step)
 
     lanes = Lanes(env_id, num_episodes, seeds)
+    beat()
     try:
         returns = play_lanes(lanes, choose, watch)
         values.append(estimate(steps[-1].observation)[0])

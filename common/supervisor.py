@@ -6,43 +6,40 @@ deadline, after which the process that is late is killed.
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import psutil
 
 from common.acting import NetworkSpec, initial_weights, network_spec
 from common.audit import AuditReader, SharedMaster
 from common.checkpoint import save_model
-from common.config import Config
+from common.children import START_SECONDS, Children, settle
+from common.config import Config, ConfigError
 from common.envs import EnvInfo, inspect_env
-from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_and_compare
+from common.evaluate import FINAL_EPISODES, EvaluationRecord
+from common.evaluator import EvaluationError, Evaluator
 from common.experience import ExperienceBuffer
 from common.health_watch import HealthWatch
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.outcome import TRAIN_RETURNS, make_result, windows
-from common.processes import Role, random_stream, run_child
+from common.processes import Role, random_stream
 from common.shared_memory import require_room_for_processes
-from common.telemetry import WORD, NullObserver, Observer, Probe, Telemetry
-from common.types import Evaluation, FloatArray, RoleReport, RunResult
+from common.telemetry import WORD, NullObserver, Observer, Telemetry
+from common.types import Death, Evaluation, FloatArray, RunResult
 from common.weights import SharedWeights
 
 POLL_SECONDS = 0.003
 TICK_SECONDS = 0.25
 MEMORY_SECONDS = 0.5
-HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
 
@@ -97,18 +94,13 @@ class Shared:
             self.optimizer_state = SharedOptimizerState(self.spec, shared_optimizer)
 
     def latest(self) -> FloatArray:
-        """Return the newest weights ``[P]``; whole only while nobody writes."""
+        """Return the newest weights ``[P]``; whole only while nobody writes.
+
+        If the only writer was killed in the middle of an update, they are the last that it published.
+        """
+        torn = self.master.num_workers == 1 and self.master.is_torn
         written = self.master.updates_issued > 0
-        return self.master.vector() if written else self.weights.latest()[0]
-
-
-@dataclass
-class _Child:
-    role: Role
-    process: BaseProcess
-    connection: Connection
-    report: RoleReport
-    finished: bool = False
+        return self.master.vector() if written and not torn else self.weights.latest()[0]
 
 
 def run_roles(
@@ -133,7 +125,6 @@ class _Supervisor:
         buffer: ExperienceBuffer | None,
     ) -> None:
         self._config, self._probe, self._shared, self._buffer = config, probe, shared, buffer
-        self._roles = roles
         self._telemetry = Telemetry(len(roles), config.workers)
         self._audit = AuditReader(shared.master)
         self._record = EvaluationRecord(shared.info.reward_threshold)
@@ -141,14 +132,16 @@ class _Supervisor:
         threshold = shared.info.reward_threshold
         self._health = HealthWatch(self._telemetry, probe.observer, actors, threshold)
         self._q_bias: float | None = None
-        self._children: list[_Child] = []
+        books = functools.partial(settle, self._telemetry, shared, buffer)
+        self._children = Children(config, roles, self._telemetry, books, self)
+        self._evaluator = Evaluator(config, shared.spec, shared.estimates, self._evaluator_died)
+        self._evaluator_rss_mib = 0.0
         self._interrupts = 0
         self._stop_reason: str | None = None
         self._stop_deadline = float("inf")
         self._error: str | None = None
         self._held_seconds = 0.0
-        self._is_playing = False
-        self._evaluations_done = [0] * len(roles)
+        self._evaluations_done = 0
         self._next_tick = self._next_memory = 0.0
 
     def run(self) -> RunResult:
@@ -157,88 +150,61 @@ class _Supervisor:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            self._start()
-            self._watch()
+            self._train()
             return self._collect()
         finally:
-            self._kill_all()
+            self._children.end(INTERRUPT_TIMEOUT_SECONDS)
+            self._evaluator.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
-        if self._is_playing:
-            raise KeyboardInterrupt  # leaves the evaluation at once, also where its environment blocks
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        # multiprocessing starts its tracker with the first process, and unblocks SIGINT after that.
-        if sys.platform != "win32":
-            resource_tracker.ensure_running()
-        # A Ctrl-C reaches the whole group; children inherit a blocked SIGINT and leave the decision to
-        # the supervisor.
-        mask: Callable[..., Any] = getattr(signal, "pthread_sigmask", lambda *_: None)
-        mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    def _train(self) -> None:
         try:
-            for i, role in enumerate(self._roles):
-                here, there = context.Pipe()
-                process = context.Process(
-                    target=run_child,
-                    args=(
-                        role,
-                        self._config,
-                        Probe(self._telemetry, i, self._config),
-                        there,
-                        time.perf_counter(),
-                    ),
-                    name=f"{role.name}-{role.worker}",
-                    daemon=True,
-                )
-                process.start()
-                there.close()
-                report = RoleReport(role.name, role.worker, pid=process.pid or 0)
-                self._children.append(_Child(role, process, here, report))
-        finally:
-            mask(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
+            self._children.start()
+            self._watch()
+        except ConfigError:
+            raise
+        except Exception:  # a fault of the toolkit itself; the weights are there all the same
+            self.fail(f"the supervisor failed:\n{traceback.format_exc()}")
+            self._children.end(INTERRUPT_TIMEOUT_SECONDS)
 
     def _watch(self) -> None:
-        while not all(child.finished for child in self._children):
-            for child in self._children:
-                self._listen(child)
+        while not self._children.are_finished:
+            self._children.look()
             self._check_limits()
             self._evaluate_on_request()
             self._tick()
             time.sleep(POLL_SECONDS)
 
-    def _listen(self, child: _Child) -> None:
-        if child.finished:
-            return
-        alive = child.process.is_alive()  # asked first: what it sent before it died is still there
-        try:
-            while child.connection.poll():
-                kind, values = child.connection.recv()
-                if values.get("not_finite"):
-                    self._health.judge.not_finite(
-                        values["traceback"], self._telemetry.total("env_steps")
-                    )
-                if kind == "failed":
-                    self._fail(f"{child.process.name} failed:\n{values['traceback']}")
-                child.finished = kind in ("finished", "failed")
-                for name, value in values.items():
-                    if hasattr(child.report, name):
-                        setattr(child.report, name, value)
-        except (EOFError, OSError):
-            alive = False
-        if not alive and not child.finished:
-            child.finished = True
-            child.process.join(1.0)
-            self._fail(f"{child.process.name} {_how_it_ended(child.process.exitcode)}")
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is coming to its end: by decision, or because its env steps are done."""
+        is_over = self._telemetry.total("env_steps") >= self._config.steps
+        return self._stop_reason is not None or self._interrupts > 0 or is_over
 
-    def _fail(self, reason: str) -> None:
-        # The first failure is the cause; those that follow are its consequences.
-        if self._error is None:
+    def fail(self, reason: str) -> None:
+        """End the run as failed. The first failure is the cause; those that follow come of it."""
+        if self._interrupts:  # a SIGTERM to the whole group reaches the workers, too
+            self._stop("interrupted", INTERRUPT_TIMEOUT_SECONDS)
+        if self._error is None and self._stop_reason != "interrupted":
             self._error = reason
         self._stop("failed", INTERRUPT_TIMEOUT_SECONDS)
+
+    def not_finite(self, reason: str) -> None:
+        """Raise the alarm of a run that ended in NaN."""
+        self._health.judge.not_finite(reason, self._telemetry.total("env_steps"))
+
+    def died(self, death: Death, outcome: str) -> None:
+        """Pass on that a process died."""
+        self._probe.observer.on_death(death, outcome)
+
+    def _evaluator_died(self, reason: str, outcome: str) -> None:
+        death = Death("evaluator", 0, reason, self._telemetry.total("env_steps"))
+        self._children.deaths.append(death)
+        self.died(death, outcome)
 
     def _stop(self, reason: str, timeout: float) -> None:
         if self._stop_reason in (None, "completed") and reason != self._stop_reason:
@@ -262,13 +228,11 @@ class _Supervisor:
             self._kill_late()
 
     def _kill_late(self) -> None:
-        for child in self._children:
-            if not child.finished:
-                child.process.kill()
-                child.process.join(1.0)
-                child.finished = True
+        for child in self._children.all:
+            if not child.is_finished:
+                self._children.kill(child)
                 if self._stop_reason == "completed":
-                    self._fail(f"{child.process.name} did not stop in time and was killed")
+                    self.fail(f"{child.name} did not stop in time and was killed")
 
     def _training_seconds(self) -> float:
         words = self._telemetry.arrays["words"][:, WORD["started_ns"]]
@@ -278,35 +242,34 @@ class _Supervisor:
         return time.perf_counter() - float(started.min()) / 1e9 - self._held_seconds
 
     def _evaluate_on_request(self) -> None:
-        for i in range(len(self._roles)):
-            requested = self._telemetry.word(i, "evaluations_requested")
-            if requested == self._evaluations_done[i] or self._stop_reason is not None:
-                continue
-            training_seconds = self._training_seconds()
-            started = time.perf_counter()
-            if self._hold_all():
-                self._evaluate(training_seconds)
-            self._held_seconds += time.perf_counter() - started
-            self._evaluations_done[i] = requested
-            self._telemetry.set_control("evaluations_done", requested)
-            self._telemetry.set_control("pause", 0)
+        requested = self._telemetry.total("evaluations_requested")
+        if requested == self._evaluations_done or self._stop_reason is not None:
+            return
+        training_seconds = self._training_seconds()
+        started = time.perf_counter()
+        if self._hold_all():
+            self._evaluate(training_seconds)
+        self._held_seconds += time.perf_counter() - started
+        self._evaluations_done = requested
+        self._telemetry.set_control("evaluations_done", requested)
+        self._telemetry.set_control("pause", 0)
 
     def _hold_all(self) -> bool:
-        """Wait until every process stands at its stop check; False if the run ends meanwhile."""
+        """Wait until every process stands at its stop check; False if the run ends meanwhile.
+
+        One that hangs is killed before the deadline.
+        """
         self._telemetry.set_control("pause", 1)
-        deadline = time.perf_counter() + HOLD_TIMEOUT_SECONDS
+        seconds = self._config.worker_timeout + START_SECONDS
+        deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            held = 0
-            for i, child in enumerate(self._children):
-                self._listen(child)
-                started = self._telemetry.word(i, "started_ns") > 0
-                held += child.finished or not started or self._telemetry.word(i, "is_held") == 1
+            self._children.look()
             if self._interrupts or self._stop_reason is not None:
                 return False
-            if held == len(self._children):
+            if self._children.are_held:
                 return True
             time.sleep(0.0005)
-        self._fail(f"not every process reached its stop check in {HOLD_TIMEOUT_SECONDS:.0f} s")
+        self.fail(f"not every process reached its stop check in {seconds:.0f} s")
         return False
 
     def _evaluate(self, training_seconds: float) -> None:
@@ -331,33 +294,27 @@ class _Supervisor:
         """Return the episodes' returns; None if the user interrupts or the environment fails."""
         seeds = random_stream(self._config.seed, "evaluation", confirm, number)
         try:
-            self._is_playing = True
-            played = play_and_compare(
-                self._config.env_id,
-                self._shared.spec,
-                vector,
-                episodes,
-                seeds,
-                self._config.gamma,
-                self._shared.estimates,
-            )
-            self._q_bias = played.q_bias
-            return played.returns
-        except KeyboardInterrupt:
+            played = self._evaluator.play(vector, episodes, seeds, self._may_go_on)
+        except EvaluationError as error:
+            self.fail(f"the evaluation failed:\n{error}")
             return None
-        except Exception:
-            self._fail(f"the evaluation failed:\n{traceback.format_exc()}")
+        self._evaluator_rss_mib = max(self._evaluator_rss_mib, private_mib(self._evaluator.pid))
+        if played is None:
             return None
-        finally:
-            self._is_playing = False
+        self._q_bias = played.q_bias
+        return played.returns
+
+    def _may_go_on(self) -> bool:
+        """Look after the held processes during an evaluation; return whether it is still wanted."""
+        self._children.look()
+        return not self._interrupts and self._stop_reason in (None, "completed")
 
     def _tick(self) -> None:
         now = time.perf_counter()
         if now >= self._next_memory:
             self._next_memory = now + MEMORY_SECONDS
-            for child in self._children:
-                rss = private_mib(child.report.pid)
-                child.report.peak_rss_mib = max(child.report.peak_rss_mib, rss)
+            for report in self._children.reports:
+                report.peak_rss_mib = max(report.peak_rss_mib, private_mib(report.pid))
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
@@ -389,12 +346,15 @@ class _Supervisor:
             self._buffer,
             self._record,
             final,
-            [child.report for child in self._children],
+            self._children.reports,
             self._audit,
             self._held_seconds,
         )
         result.health, result.alarms = self._health.samples, self._health.judge.alarms
         result.q_bias = self._q_bias
+        result.deaths = self._children.deaths
+        result.restarts = self._evaluator.restarts + sum(role.restarts for role in result.roles)
+        result.evaluator_rss_mib = self._evaluator_rss_mib
         result.models_saved = self._save_models(result)
         return result
 
@@ -418,21 +378,6 @@ class _Supervisor:
         for path, spec, vector in models:
             save_model(path, spec, vector)
         return True
-
-    def _kill_all(self) -> None:
-        deadline = time.perf_counter() + INTERRUPT_TIMEOUT_SECONDS
-        for child in self._children:
-            child.process.join(max(0.0, deadline - time.perf_counter()))
-            if child.process.is_alive():
-                child.process.kill()
-                child.process.join(1.0)
-            child.connection.close()
-
-
-def _how_it_ended(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"was ended by signal {signal.Signals(-exitcode).name}"
-    return f"left with exit code {exitcode} without finishing"
 
 
 def private_mib(pid: int) -> float:

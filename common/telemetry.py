@@ -20,7 +20,7 @@ from common import distributions
 from common.config import Config
 from common.distributions import NUM_PLACES, add_counts, add_value, add_values
 from common.shared_memory import SharedArrays
-from common.types import Alarm, Evaluation, IntArray
+from common.types import Alarm, Death, Evaluation, IntArray
 
 COUNTERS = (
     "env_steps",
@@ -46,6 +46,8 @@ MARKS = (
     "held_ns_at_first_update",
     "is_held",
     "evaluations_requested",
+    "gone",
+    "updates_credited",
 )
 ACTIVITIES = (
     "env_step",
@@ -60,6 +62,7 @@ ACTIVITIES = (
     "lock",
     "barrier",
     "evaluation",
+    "restart",
 )
 WORD = {name: i for i, name in enumerate((*COUNTERS, *MARKS, *ACTIVITIES))}
 WORDS_PER_ROLE = -(-len(WORD) // 8) * 8  # whole cache lines: no two writers share one
@@ -121,7 +124,8 @@ HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
 
 HEARTBEAT, ENV_STEPS, UPDATES = WORD["heartbeat_ns"], WORD["env_steps"], WORD["updates"]
-STARTED = WORD["started_ns"]
+READY, STARTED, GONE = WORD["ready_ns"], WORD["started_ns"], WORD["gone"]
+CREDIT, REQUESTED = WORD["updates_credited"], WORD["evaluations_requested"]
 STOP, PAUSE, EVALUATIONS_DONE = CONTROL["stop"], CONTROL["pause"], CONTROL["evaluations_done"]
 
 
@@ -142,8 +146,9 @@ class Telemetry:
     """
 
     def __init__(self, num_roles: int, num_workers: int = 1) -> None:
-        # words: row i is written by process i alone and read by everybody. episodes: a ring of the
-        # last (return, length) per process, written before the process advances its word "episodes".
+        # words: row i is written by process i alone and read by everybody; after a process's death and
+        # before another takes its place the supervisor writes it. episodes: a ring of the last
+        # (return, length) per process, written before the process advances its word "episodes".
         # histograms, lengths, consumed (transitions by the worker that collected them), gauges and
         # health (a ring of samples, written before the process advances its word "health_samples"):
         # row i is written by process i alone and read by the supervisor.
@@ -168,6 +173,10 @@ class Telemetry:
     def word(self, role: int, name: str) -> int:
         """Return one word of one process."""
         return int(self.arrays["words"][role, WORD[name]])
+
+    def set_word(self, role: int, name: str, value: int) -> None:
+        """Set a word of a process that is dead. Only the supervisor calls it."""
+        self.arrays["words"][role, WORD[name]] = value
 
     def set_control(self, name: str, value: int) -> None:
         """Set a flag. Only the supervisor calls it."""
@@ -221,11 +230,16 @@ class Probe:
         telemetry: the run's blocks.
         role: this process's row.
         config: choices; only the limits and the evaluation schedule are used.
+        restarts: processes that had this role before and died. Part of every random stream's number,
+            so that a worker that takes another's place does not repeat its steps.
     """
 
-    def __init__(self, telemetry: Telemetry, role: int, config: Config) -> None:
+    def __init__(self, telemetry: Telemetry, role: int, config: Config, restarts: int = 0) -> None:
         self._telemetry = telemetry
         self._role = role
+        self.restarts = restarts
+        self.worker_timeout_seconds = config.worker_timeout
+        self._num_workers = config.workers
         self._at_end: list[Callable[[], None]] = []
         self._steps = config.steps
         self._evaluate_every = config.evaluate_every_env_steps
@@ -267,9 +281,10 @@ class Probe:
             unpublished_env_steps: env steps that this process has made and not yet published.
         """
         words = self._words
-        words[HEARTBEAT] = now = time.perf_counter_ns()
-        if not words[WORD["started_ns"]]:
+        now = time.perf_counter_ns()
+        if not words[READY]:
             self._start_together(now)
+        words[HEARTBEAT] = now
         if self._control[PAUSE]:
             self._hold_while(lambda: self._control[PAUSE] != 0)
         return self._control[STOP] != 0 or self.env_steps + unpublished_env_steps >= self._steps
@@ -278,14 +293,60 @@ class Probe:
         """Wait until every process has made its parts: importing torch takes a second or more.
 
         Otherwise actors would run ahead of a learner that is not there yet, and training clocks would
-        include start-up.
+        include start-up. Nobody waits for a process that is gone for good.
         """
-        words, started, ready = self._words, WORD["started_ns"], WORD["ready_ns"]
-        words[ready] = now
-        while not all(each[ready] for each in self._all_words) and not self._control[STOP]:
+        words = self._words
+        if words[STARTED]:
+            self._take_over(now)
+            return
+        words[READY] = now
+        while (
+            not all(each[READY] or each[GONE] for each in self._all_words) and not self._control[STOP]
+        ):
             words[HEARTBEAT] = time.perf_counter_ns()
             time.sleep(HOLD_SECONDS)
-        words[started] = self._last_ns = time.perf_counter_ns()
+        words[STARTED] = self._last_ns = time.perf_counter_ns()
+
+    def _take_over(self, now: int) -> None:
+        """Take the place of a process that died after the common start, and go on where it stood."""
+        words = self._words
+        words[WORD["restart"]] += now - words[HEARTBEAT]
+        self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
+        self._updates_at_evaluation = self.updates
+        words[READY] = now
+        # Only now: from here on the others wait for the slowest, which is this one until it is credited
+        # with what they did while it was away.
+        others = [each for each in self._all_words if each[READY] and each is not words]
+        if others:
+            slowest = min(each[UPDATES] + each[CREDIT] for each in others)
+            words[CREDIT] = slowest - words[UPDATES]
+        self._last_ns = time.perf_counter_ns()
+
+    def beat(self) -> None:
+        """Give a sign of life where there is no stop check: a wait with a deadline of its own."""
+        self._words[HEARTBEAT] = time.perf_counter_ns()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no process before this one is still in the run: what one alone has to do is its."""
+        return all(words[GONE] for words in self._all_words[: self._role])
+
+    @property
+    def workers_gone(self) -> list[bool]:
+        """Whether each worker has died for good. The last rows are the workers', in their order."""
+        return [bool(words[GONE]) for words in self._all_words[-self._num_workers :]]
+
+    def updates_ahead(self) -> int:
+        """Return by how many updates this process is ahead of the slowest one that is at work."""
+        own = self._words[UPDATES] + self._words[CREDIT]
+        return own - min(
+            (each[UPDATES] + each[CREDIT] for each in self._all_words if each[READY]), default=own
+        )
+
+    @property
+    def accounted_env_steps(self) -> int:
+        """Env steps that this process, and those before it in its role, have stored or dropped."""
+        return int(self._words[WORD["stored"]] + self._words[WORD["dropped"]])
 
     @property
     def is_stopping(self) -> bool:
@@ -436,7 +497,7 @@ class Probe:
         self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
         self._updates_at_evaluation = self.updates
         self.count("evaluations_requested")
-        request = self._words[WORD["evaluations_requested"]]
+        request = sum([words[REQUESTED] for words in self._all_words])
         self._hold_while(
             lambda: (
                 (self._control[EVALUATIONS_DONE] < request or self._control[PAUSE] != 0)
@@ -472,6 +533,9 @@ class Observer(Protocol):
     def on_alarm(self, alarm: Alarm) -> None:
         """Called when an alarm is raised."""
 
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Called when a process has died; ``outcome`` says what follows."""
+
 
 class NullObserver:
     """Hears nothing."""
@@ -486,6 +550,9 @@ class NullObserver:
         """Ignore."""
 
     def on_alarm(self, alarm: Alarm) -> None:
+        """Ignore."""
+
+    def on_death(self, death: Death, outcome: str) -> None:
         """Ignore."""
 
 

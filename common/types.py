@@ -159,6 +159,23 @@ class Alarm:
     remedy: str
 
 
+@dataclass(frozen=True)
+class Death:
+    """A process that ended before the run did.
+
+    Attributes:
+        role: the role's name; ``evaluator`` for the process that plays evaluations.
+        worker: its number among its kind.
+        reason: the traceback, the signal, the exit code, or for how long nothing was heard.
+        at_env_steps: the global clock when it was noticed.
+    """
+
+    role: str
+    worker: int
+    reason: str
+    at_env_steps: int
+
+
 @dataclass
 class RoleReport:
     """What one process was, as measured in and around it.
@@ -166,7 +183,8 @@ class RoleReport:
     Attributes:
         name: the role's name, for example ``actor``.
         worker: its number among its kind.
-        pid: process id.
+        pid: process id, of the last process that had the role.
+        restarts: processes that took the place of one that died.
         start_seconds: from spawn to the role's first statement.
         peak_rss_mib: highest sampled private resident memory (anonymous + file pages, without
             shared memory), in MiB.
@@ -180,6 +198,7 @@ class RoleReport:
     name: str
     worker: int
     pid: int = 0
+    restarts: int = 0
     start_seconds: float | None = None
     peak_rss_mib: float = 0.0
     threads: dict[str, int] = field(default_factory=dict)
@@ -219,6 +238,9 @@ class RunResult:
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
+        deaths: the processes that died, in the order in which it was noticed.
+        restarts: processes that were started in the place of one that died.
+        evaluator_rss_mib: highest sampled memory of the process that plays evaluations.
     """
 
     status: str
@@ -247,6 +269,9 @@ class RunResult:
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None
+    deaths: list[Death] = field(default_factory=list)
+    restarts: int = 0
+    evaluator_rss_mib: float = 0.0
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""
