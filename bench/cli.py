@@ -21,7 +21,7 @@ COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
 
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"clean": "bench.clean"}
 
 
 def main() -> None:
@@ -180,7 +180,8 @@ def _run(
         summary = run(strategy, config, output, make_observers, process_started_at())
     finally:
         for observer in observers:
-            observer.close()
+            with contextlib.suppress(OSError):  # a closed terminal, a full disk: the summary says it
+                observer.close()
     if summary["error"]:
         click.echo(summary["error"].rstrip(), err=True)
     text = json.dumps(summary, indent=2) if json_only else result_text(summary)

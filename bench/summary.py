@@ -339,5 +339,8 @@ def finite(value: Any) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Write a file whole or not at all: a reader never sees half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # it is still there only if the disk was full or the like

@@ -17,6 +17,7 @@ from common.envs import Lanes
 from common.types import Evaluation, FloatArray, IntArray, LaneStep
 
 SOLVED_IN_A_ROW = 3
+MAX_KEPT = 4096
 FINAL_EPISODES = 100
 MAX_EPISODE_STEPS = 100_000  # an environment without a time limit may never end an episode
 
@@ -151,6 +152,26 @@ def play_lanes(
     return tuple(float(value) for value in total)
 
 
+class Thinner:
+    """Keeps a list of evaluations short, however long a run is.
+
+    Beyond ``MAX_KEPT`` every second one is kept, then every fourth, and so on; and always the last.
+    """
+
+    def __init__(self) -> None:
+        self._number, self._every = 0, 1
+
+    def append(self, kept: list[Evaluation], evaluation: Evaluation) -> None:
+        """Add one to the list that this thinner looks after."""
+        if kept and (self._number - 1) % self._every:
+            kept.pop()  # it was there as the last only
+        kept.append(evaluation)
+        self._number += 1
+        if len(kept) > MAX_KEPT:
+            kept[:-1] = kept[:-1:2]
+            self._every *= 2
+
+
 class EvaluationRecord:
     """The evaluations of a run: the best weights, and whether the threshold was held.
 
@@ -165,10 +186,11 @@ class EvaluationRecord:
         self.best_weights: FloatArray | None = None
         self.solved_at: Evaluation | None = None
         self._in_a_row = 0
+        self._thinner = Thinner()
 
     def add(self, evaluation: Evaluation, weights: FloatArray) -> bool:
         """Add an evaluation and return whether it is the best so far."""
-        self.evaluations.append(evaluation)
+        self._thinner.append(self.evaluations, evaluation)
         passed = self.threshold is not None and evaluation.mean >= self.threshold
         self._in_a_row = self._in_a_row + 1 if passed else 0
         if self.best_mean is not None and evaluation.mean <= self.best_mean:

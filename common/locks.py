@@ -7,6 +7,7 @@ waits. This one is a lock on a small temporary file that each process opens for 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from common.config import ConfigError
-from common.owners import LOCK_PREFIX, dead_lock_files
+from common.owners import LOCK_PREFIX, dead_lock_files, owner
 from common.telemetry import Probe
 
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -35,7 +36,7 @@ class LockFile:
     def __init__(self) -> None:
         for left in dead_lock_files():
             left.unlink(missing_ok=True)
-        # The owner's process id is in the name, so that a file left by a killed parent can be found.
+        # The file says whose it is, so that one left by a killed parent can be found.
         try:
             descriptor, name = tempfile.mkstemp(prefix=f"{LOCK_PREFIX}-{os.getpid()}-")
         except OSError as error:
@@ -43,7 +44,8 @@ class LockFile:
                 f"the lock's file cannot be made ({error.strerror}); name a folder for temporary files "
                 "that can be written in TMPDIR"
             ) from None
-        os.close(descriptor)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(owner(), file)
         self.path = Path(name)
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 

@@ -1,63 +1,78 @@
-"""Whose a file is: told apart from those of a process that was killed and could not tidy up."""
+"""Whose a file is: told apart from what a process left that was killed and could not tidy up.
+
+A process id alone is used again, so an owner is named by it and by when it started.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 LOCK_PREFIX = "parallel-dqn-bench-lock"
-# A process's start is known to a hundredth of a second, a file's time is taken a little later.
-CLOCK_SLACK_SECONDS = 2.0
 
 
-def owner_of_this_process() -> dict[str, float]:
-    """Return what names this process for ever: a process id alone is used again."""
-    return {"pid": os.getpid(), "started_at": float(psutil.Process().create_time())}
+def owner() -> dict[str, Any]:
+    """Return what names this process, as JSON has it."""
+    return {"host": platform.node(), "pid": os.getpid(), "started": _start_of(os.getpid())}
 
 
-def is_alive(pid: int, started_at: float) -> bool:
-    """Return whether the process that started then still runs; in doubt, it does."""
+def is_dead(named: Any) -> bool:
+    """Return whether the process that ``owner`` named is gone. In doubt, or elsewhere, it lives."""
     try:
-        found = float(psutil.Process(pid).create_time())
-        is_zombie = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        host, pid, started = named["host"], named["pid"], named["started"]
+    except (KeyError, TypeError, IndexError):
         return False
-    except psutil.Error:
+    if host != platform.node() or type(pid) is not int or not isinstance(started, str) or pid < 1:
+        return False
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE or _start_of(pid) != started
+    except psutil.NoSuchProcess:
         return True
-    return abs(found - started_at) < CLOCK_SLACK_SECONDS and not is_zombie
+    except (psutil.Error, OverflowError):
+        return False
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, in words that hold still when the clock is set.
+
+    Raises:
+        psutil.NoSuchProcess: there is none.
+    """
+    if not sys.platform.startswith("linux"):
+        return f"{psutil.Process(pid).create_time():.2f}"
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # After the name in parentheses, which may hold anything: the 20th word is the start in ticks.
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        raise psutil.NoSuchProcess(pid) from None
+    return f"{boot} {words[19]}"
 
 
 def dead_lock_files() -> Iterator[Path]:
-    """Yield the lock files in the temporary folder whose owner was killed: our own user's alone.
-
-    The owner's process id is in the name. A process with that id that is younger than the file is
-    another one.
-    """
+    """Yield the lock files in the temporary folder whose owner was killed: our own user's alone."""
     pattern = re.compile(re.escape(LOCK_PREFIX) + r"-(\d{1,10})-\w+")
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{LOCK_PREFIX}-*")):
         named = pattern.fullmatch(path.name)
-        if named is None:
-            continue
         try:
             found = path.lstat()
-        except OSError:
-            continue  # its owner was quicker
-        is_ours = found.st_uid == os.getuid() if hasattr(os, "getuid") else True
-        if stat.S_ISREG(found.st_mode) and is_ours and _is_older(found.st_mtime, int(named[1])):
+            is_ours = found.st_uid == os.getuid() if hasattr(os, "getuid") else True
+            if named is None or not stat.S_ISREG(found.st_mode) or not is_ours:
+                continue
+            text = path.read_text(encoding="utf-8")
+            # Killed before it could say more than the name does.
+            is_left = is_dead(json.loads(text)) if text else not psutil.pid_exists(int(named[1]))
+        except (OSError, ValueError):
+            continue  # its owner was quicker, or it is something else
+        if is_left:
             yield path
-
-
-def _is_older(file_time: float, pid: int) -> bool:
-    """Return whether no process has this id, or only one that began after the file."""
-    try:
-        return float(psutil.Process(pid).create_time()) > file_time + CLOCK_SLACK_SECONDS
-    except (psutil.NoSuchProcess, OverflowError):
-        return True
-    except psutil.Error:
-        return False

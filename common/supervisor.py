@@ -22,12 +22,13 @@ from common.acting import NetworkSpec, initial_weights, network_spec
 from common.audit import AuditReader, SharedMaster
 from common.checkpoint import save_model
 from common.children import START_SECONDS, Children, settle
-from common.config import Config, ConfigError
+from common.config import Config
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord
 from common.evaluator import EvaluationError, Evaluator
 from common.experience import ExperienceBuffer
 from common.health_watch import HealthWatch
+from common.limits import require_open_files, require_processes
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.outcome import TRAIN_RETURNS, make_result, windows
@@ -162,11 +163,11 @@ class _Supervisor:
         self._interrupts += 1
 
     def _train(self) -> None:
+        require_processes(len(self._children.all) + 1)
+        require_open_files(len(self._children.all) + 1)
         try:
             self._children.start()
             self._watch()
-        except ConfigError:
-            raise
         except Exception:  # a fault of the toolkit itself; the weights are there all the same
             self.fail(f"the supervisor failed:\n{traceback.format_exc()}")
             self._children.end(INTERRUPT_TIMEOUT_SECONDS)
@@ -375,8 +376,17 @@ class _Supervisor:
             (folder / "model.pt", self._shared.spec, result.final_weights),
             (folder / "best.pt", self._shared.spec, result.best_weights),
         ]
-        for path, spec, vector in models:
+        saved = [self._save_model(*model, result) for model in models]
+        return all(saved)
+
+    def _save_model(self, path: Path, spec: NetworkSpec, vector: FloatArray, result: RunResult) -> bool:
+        try:
             save_model(path, spec, vector)
+        except OSError as error:
+            reason = f"{path} could not be written: {error.strerror or error}"
+            result.error = f"{result.error}\n{reason}" if result.error else reason
+            result.status = "failed" if result.status == "completed" else result.status
+            return False
         return True
 
 

@@ -8,11 +8,15 @@ nothing here can be held by a process that was killed.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -119,6 +123,11 @@ HEALTH = (
     "action_entropy",
 )
 HEALTH_KEPT = 64
+
+# Kinds of events that come for as long as a run goes on, and how many of each are written before only
+# every second is: a month at a row a second makes about 40,000 rows, 6 MB.
+THINNED = ("progress", "health", "evaluation")
+ROWS_PER_DOUBLING = 4096
 
 HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
@@ -557,16 +566,75 @@ class NullObserver:
 
 
 class EventLog:
-    """``events.jsonl``: one JSON object per line, flushed as written. Belongs to the supervisor."""
+    """``events.jsonl``: one JSON object per line, flushed as written. Belongs to the supervisor.
+
+    A disk that is full ends no run: rows are lost, which is said once, and when there is room again a
+    row of kind ``lost`` says how many.
+
+    The file's size is bounded: of each kind in ``THINNED`` every row is written at first, after
+    ``ROWS_PER_DOUBLING`` rows every second, after as many again every fourth, and so on.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("w", encoding="utf-8")
+        self._path = path
+        self._file = path.open("wb", buffering=0)
+        self._seen = dict.fromkeys(THINNED, 0)
+        self._written = dict.fromkeys(THINNED, 0)
+        self._lost = 0
+        self._has_said = False
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one row."""
-        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
-        self._file.flush()
+        """Append one row, if it is its turn."""
+        if kind in self._seen and not self._is_its_turn(kind):
+            return
+        rows = [{"kind": kind, **values}]
+        if self._lost:
+            rows.insert(0, {"kind": "lost", "rows": self._lost})
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        try:
+            self._append(text.encode())
+            self._lost = 0
+        except OSError as error:
+            self._lost += 1
+            self._say(error)
+
+    def _is_its_turn(self, kind: str) -> bool:
+        number = self._seen[kind]
+        self._seen[kind] += 1
+        if number % (1 << self._written[kind] // ROWS_PER_DOUBLING):
+            return False
+        self._written[kind] += 1
+        return True
+
+    def _append(self, data: bytes) -> None:
+        """Write whole rows or nothing.
+
+        Raises:
+            OSError: there was no room for all of them.
+        """
+        end = self._file.tell()
+        try:
+            written = self._file.write(data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+                self._file.seek(end)
+            raise
+
+    def _say(self, error: OSError) -> None:
+        if self._has_said:
+            return
+        self._has_said = True
+        with contextlib.suppress(OSError):
+            print(
+                f"{self._path} cannot be written ({error.strerror}); the run goes on, and its events "
+                "are lost until it can",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
