@@ -291,9 +291,10 @@ class Probe:
         """
         words = self._words
         now = time.perf_counter_ns()
-        if not words[READY]:
+        if words[READY]:
+            words[HEARTBEAT] = now
+        else:
             self._start_together(now)
-        words[HEARTBEAT] = now
         if self._control[PAUSE]:
             self._hold_while(lambda: self._control[PAUSE] != 0)
         return self._control[STOP] != 0 or self.env_steps + unpublished_env_steps >= self._steps
@@ -308,7 +309,7 @@ class Probe:
         if words[STARTED]:
             self._take_over(now)
             return
-        words[READY] = now
+        words[HEARTBEAT] = words[READY] = now
         while (
             not all(each[READY] or each[GONE] for each in self._all_words) and not self._control[STOP]
         ):
@@ -322,7 +323,7 @@ class Probe:
         words[WORD["restart"]] += now - words[HEARTBEAT]
         self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
         self._updates_at_evaluation = self.updates
-        words[READY] = now
+        words[HEARTBEAT] = words[READY] = now
         # Only now: from here on the others wait for the slowest, which is this one until it is credited
         # with what they did while it was away.
         others = [each for each in self._all_words if each[READY] and each is not words]

@@ -109,7 +109,7 @@ def test_an_exception_that_every_restart_repeats_ends_the_run_with_it(limit: int
     result, hears, seconds = run(worker(0, notes), faulty, max_restarts=limit)
     assert result.status == "failed" and result.error is not None
     assert result.error.startswith("stepper-1 failed:\nTraceback")
-    assert result.error.count("planted fault 4711") == 1
+    assert result.error.count("ValueError: planted fault 4711") == 1
     assert (f"after {limit} restarts" in result.error) == (limit > 0)
     assert (len(result.deaths), result.restarts) == (limit + 1, limit)
     assert hears.outcomes[-1] == ("stepper-1", "the run ends") and seconds < 8 + 3 * limit
