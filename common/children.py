@@ -171,6 +171,7 @@ class Children:
                 self._listen(child)
             if child.reason is None and not child.is_finished:
                 child.reason = self._silence(child, now)
+                self._drop_if_late(child)
             if child.reason is not None:
                 self._bury(child)
 
@@ -211,6 +212,12 @@ class Children:
         child.has_hung_at_start = ready_at == 0
         while_starting = " while it started" if child.has_hung_at_start else ""
         return f"gave no sign of life for {limit:g} s{while_starting} and was killed"
+
+    def _drop_if_late(self, child: Child) -> None:
+        """End a process at once that is to take another's place and would come when all is over."""
+        is_starting = child.report.restarts and not self._telemetry.word(child.number, "ready_ns")
+        if child.reason is None and is_starting and self._watcher.is_stopping:
+            self.kill(child)
 
     def _bury(self, child: Child) -> None:
         """Make sure that it is dead, settle what it left, and decide what follows."""
