@@ -11,8 +11,8 @@ QUESTIONS = (
     "Are updates overwritten?",
     "Are updates or data stale?",
     "Do fast workers or short episodes drown the others?",
-    "Are there too many updates for what was collected?",
-    "What is the bottleneck?",
+    "Is it stuck because of too many gradient steps per collected batch?",
+    "What is the bottleneck, and what should I change?",
     "Would a GPU help?",
 )
 
@@ -200,8 +200,7 @@ def bottleneck_answer(time: Block) -> str:
     """Return the verdict on where time goes, and what to change."""
     if time["verdict"] is None:
         return "Not known."
-    suggestion = f" {time['suggestion']}" if time["suggestion"] else ""
-    return f"{time['verdict']}{suggestion}"
+    return " ".join(each for each in (time["verdict"], time["suggestion"]) if each)
 
 
 def gpu_answer(summary: Block) -> str:

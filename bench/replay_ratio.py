@@ -111,13 +111,10 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     }
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     names = list(data)
-    sns.lineplot(
-        data, x=names[0], y=names[1], hue="variant", estimator="median", errorbar=None, ax=axes
-    )
-    sns.scatterplot(
-        data, x=names[0], y=names[1], hue="variant", style="alarm",
-        markers={"none": "o", "raised": "X"}, s=60, ax=axes, legend="brief",
-    )  # fmt: skip
+    curve: dict[str, Any] = {"x": names[0], "y": names[1], "hue": "variant", "ax": axes}
+    sns.lineplot(data, estimator="median", errorbar=None, **curve)
+    marks = {"none": "o", "raised": "X"}
+    sns.scatterplot(data, style="alarm", markers=marks, s=60, legend="brief", **curve)
     axes.set_xscale("log", base=2)
     axes.set_title("Each mark is a seed, the line their median; a cross: an alarm was raised")
     figure.savefig(path, dpi=150)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 import strategies
 from bench.answers import answers
+from bench.diagnosis import diagnose
 from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
@@ -93,11 +94,14 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
             "suggestion": None,
         },
         "processes": _processes(config, result, facts),
+        "checkpoint": _checkpoint(result),
+        "resume": None,
         "run_id": facts.run_id,
         "folder": str(facts.folder),
         "started_at": facts.started_at,
         "error": result.error,
     }
+    summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
     clean["answers"] = answers(clean)
     return clean
@@ -127,9 +131,11 @@ def _throughput(result: RunResult) -> dict[str, Any]:
         "updates_per_second": _ratio(result.steady_updates, steady),
         "training_seconds": result.training_seconds,
         "steady_seconds": steady,
-        "warmup_env_steps": result.env_steps - result.steady_env_steps,
+        "warmup_env_steps": result.env_steps - result.before.env_steps - result.steady_env_steps,
         # The two clocks are read by different processes, microseconds apart.
-        "warmup_seconds": max(0.0, result.training_seconds - (steady or 0.0)),
+        "warmup_seconds": max(
+            0.0, result.training_seconds - result.before.training_seconds - (steady or 0.0)
+        ),
     }
 
 
@@ -309,9 +315,30 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "imports_torch": {
             name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
         },
+        "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "cpu_seconds": {
+            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "cpu_utilisation": _cpu_utilisation(result, facts),
     }
+
+
+def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
+    """Return the processes' CPU time over the training time of the cores that they could use.
+
+    While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
+    """
+    cores = min(len(result.roles), int(facts.machine.get("usable_cores", 1)))
+    spent = _sum(role.cpu_seconds for role in result.roles)
+    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _most(values: Any) -> Any:
@@ -325,6 +352,23 @@ def _threads(roles: Sequence[RoleReport]) -> dict[str, int]:
         for library, number in role.threads.items():
             limits[library] = max(number, limits.get(library, 0))
     return limits
+
+
+def _checkpoint(result: RunResult) -> dict[str, Any] | None:
+    """Return where the last checkpoint is and what making them took; null if there was to be none."""
+    report = result.checkpoint
+    if report is None:
+        return None
+    return {
+        "folder": None if report.folder is None else str(report.folder),
+        "size_mib": report.num_bytes / 2**20,
+        "replay": report.replay,
+        "saved_at_env_steps": report.saved_at_env_steps,
+        "saves": report.saves,
+        "longest_hold_seconds": report.held_seconds,
+        "longest_save_seconds": report.save_seconds,
+        "error": report.error,
+    }
 
 
 def _ratio(part: float, whole: float | None) -> float | None:

@@ -251,6 +251,11 @@ class _AuditedWorker:
         self._is_fresh = False
 
     def _require_in_place(self) -> None:
+        if owner_pid(self._token) != os.getpid():
+            raise RuntimeError(
+                f"worker {self._worker} was wrapped in process {owner_pid(self._token)} and is stepped "
+                "in a copy of it; call audit.wrap in the process that steps"
+            )
         if self._words[OWNER] != self._token:
             raise RuntimeError(
                 f"worker number {self._worker} was taken by another module or process, "

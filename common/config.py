@@ -62,6 +62,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Where a learner may compute.
+DEVICES = ("cpu", "auto", "cuda", "mps")
+
 # Choices that have a use only where rows are sampled from replay, or where epsilon decays on a line.
 REPLAY_OPTIONS = (
     "n_step",
@@ -75,6 +78,7 @@ REPLAY_OPTIONS = (
     "prioritized",
     "priority_exponent",
     "importance_exponent",
+    "checkpoint_replay",
 )
 EPSILON_OPTIONS = ("epsilon_start", "epsilon_end", "epsilon_decay_env_steps")
 
@@ -84,6 +88,7 @@ class Config:
     """The choices that every strategy shares. A strategy's own ``Config`` adds what only it has."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    all_write_weights: ClassVar[bool] = False  # workers write the one set of weights without a lock
 
     env_id: str = option("CartPole-v1", "Gymnasium id, also module:Env-v0 for your own.")
     seed: int = option(0, "Seed of everything: weights, environments, exploration.", at_least=0)
@@ -96,10 +101,22 @@ class Config:
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
 
+    checkpoint_seconds: float | None = option(
+        60.0,
+        "Seconds between two checkpoints, made at the end too; 0: at the end only; none: never.",
+        at_least=0,
+    )
+    checkpoint_replay: bool = option(True, "Save replay, their largest part, in checkpoints.")
+
     audit: bool = option(True, "Count every overwritten write, exactly.")
     instruments: bool = option(True, "Measure staleness, fairness and the network's health.")
     health_every_updates: int = option(
         100, "Updates between two measurements of the network's health.", at_least=1
+    )
+    device: str = option(
+        "cpu",
+        "Where the learner computes; 'auto' is an accelerator where torch finds one.",
+        choices=DEVICES,
     )
 
     hidden_size: int = option(128, "Width of the two hidden layers.", at_least=1)
@@ -157,6 +174,12 @@ class Config:
             _check_value(item, getattr(self, item.name))
         _check_replay_ratio(self.replay_ratio)
         parse_straggler(self.straggler, self.workers)
+        if self.all_write_weights and self.device != "cpu":
+            raise ConfigError(
+                f"device {self.device!r} is not allowed where all workers write the same weights: "
+                "lock-free writes need shared CPU memory and do not carry over to an accelerator's, so "
+                "it must be cpu"
+            )
         if self.replay_capacity < self.batch_size:
             raise ConfigError(
                 f"replay capacity {self.replay_capacity} is smaller than a batch of "

@@ -16,11 +16,19 @@ from torch.nn.functional import huber_loss
 from common.acting import NetworkSpec, initial_weights, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
+from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
-from common.optimizer import SharedOptimizerState, make_optimizer, set_step_size
+from common.optimizer import (
+    SharedOptimizerState,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+    set_step_size,
+)
 from common.processes import limit_torch_threads
 from common.returns import n_step_returns
+from common.state_files import State, fill
 from common.telemetry import Probe
 from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
@@ -70,12 +78,16 @@ class Learner:
         self._config = config
         self._spec = spec
         self._writer = writer
+        self.device = learner_device(config.device)
         self.vector = weights.copy()
+        self._online = DeviceVector(self.vector, self.device)
         self.read()
         self.target_vector = self.vector.copy()
-        self.network = QNetwork(spec, self.vector)
-        self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
+        self._target_side = DeviceVector(self.target_vector, self.device)
+        self.network = QNetwork(spec, self._online.tensor)
+        self.target_network = QNetwork(spec, self._target_side.tensor).requires_grad_(False)
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
+        self._shares_optimizer = shared_state is not None
         self.num_updates = 0
         self.num_target_copies = 0
         self._health: HealthMonitor | None = None
@@ -91,6 +103,29 @@ class Learner:
         observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
         self.network(observation).sum().backward()
         self.optimizer.zero_grad()
+
+    def state(self) -> State:
+        """Return what a resumed run needs; the weights themselves are the master's."""
+        return {
+            "target": self.target_vector,
+            "num_updates": self.num_updates,
+            "num_target_copies": self.num_target_copies,
+            "optimizer": None if self._shares_optimizer else optimizer_state(self.optimizer),
+            "writer": None if self._writer is None else self._writer.state(),
+            "health": None if self._health is None else self._health.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        fill(self.target_vector, state["target"], "target")
+        self._target_side.upload()
+        self.num_updates = state["num_updates"]
+        self.num_target_copies = state["num_target_copies"]
+        if state["optimizer"] is not None:
+            load_optimizer_state(self.optimizer, state["optimizer"])
+        for part, saved in ((self._writer, state["writer"]), (self._health, state["health"])):
+            if part is not None and saved is not None:
+                part.load_state(saved)
 
     def update(self, batch: Batch, env_steps: int = 0) -> UpdateResult:
         """Take one optimizer step on a batch and keep the target network up to date.
@@ -113,6 +148,7 @@ class Learner:
         """Copy the master's weights into the private network."""
         if self._writer is not None:
             self._writer.read_into(self.vector)
+        self._online.upload()
 
     def compute_gradient(self, batch: Batch) -> UpdateResult:
         """Compute the gradient of a replayed batch at the private network's weights."""
@@ -166,6 +202,7 @@ class Learner:
         """
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
+        self._online.download()
         check_finite(self.vector, self._loss, self.num_updates)
         self.num_updates += 1
         interval = self._config.reset_interval
@@ -196,6 +233,7 @@ class Learner:
                 target[name][...] = fresh[name]
                 for moment in self.optimizer.state[parameter].values():
                     moment.zero_()
+        self._target_side.upload()
 
     def measure_health(self, observation: NDArray[Any], td_error: FloatArray) -> None:
         """Take a sample of the network's health if one is due.
@@ -225,11 +263,12 @@ class Learner:
 
         van Hasselt et al. 2016, eq. 4. A termination has discount 0.
         """
-        observation = torch.from_numpy(batch.bootstrap_observation)
+        # Moved once for both networks; what comes back is one value per transition.
+        observation = torch.from_numpy(batch.bootstrap_observation).to(self.device)
         target_q: torch.Tensor = self.target_network(observation)
         chooser = self.network(observation) if self._config.double else target_q
         best = chooser.argmax(dim=1, keepdim=True)
-        next_value = target_q.gather(1, best).squeeze(1)
+        next_value = target_q.gather(1, best).squeeze(1).cpu()
         discount = torch.from_numpy(batch.bootstrap_discount)
         return torch.from_numpy(batch.n_step_return) + discount * next_value
 
@@ -245,6 +284,7 @@ class Learner:
         rate = self._config.target_update
         if rate < 1:
             self.target_vector += np.float32(rate) * (self.vector - self.target_vector)
+            self._target_side.upload()
             self.num_target_copies += 1
 
     def copy_target_at(self, env_steps: int) -> None:
@@ -264,7 +304,9 @@ class Learner:
     def pull_target(self, target: SharedWeights) -> None:
         """Copy a target network that is shared, if there is a newer one."""
         self.num_target_copies = target.pull(self.target_vector, self.num_target_copies)
+        self._target_side.upload()
 
     def _copy_to_target(self) -> None:
         np.copyto(self.target_vector, self.vector)
+        self._target_side.upload()
         self.num_target_copies += 1

@@ -68,6 +68,13 @@ def thread_limits() -> dict[str, int]:
     return limits
 
 
+def device_used() -> str | None:
+    """Return what the learner of this process computes on; None if there is none here."""
+    module = sys.modules.get("common.device")
+    device: str | None = getattr(module, "used", None)
+    return device
+
+
 def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> np.random.SeedSequence:
     """Return the seed of one stream of random numbers; different arguments, different streams."""
     return np.random.SeedSequence([seed, STREAM_PURPOSES.index(purpose), worker, number])
@@ -91,16 +98,27 @@ def run_child(
     # An environment may print; standard output belongs to the supervisor (and to --json).
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
-    _leave_with_parent()
+    leave_with_parent()
     try:
         limit_threads()
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
         probe.finish()
+        cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
         limits = thread_limits()
         if any(number > 1 for number in limits.values()):
             raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
-        connection.send(("finished", {"threads": limits, "imports_torch": "torch" in sys.modules}))
+        connection.send(
+            (
+                "finished",
+                {
+                    "threads": limits,
+                    "imports_torch": "torch" in sys.modules,
+                    "device": device_used(),
+                    "cpu_seconds": cpu_seconds,
+                },
+            )
+        )
     except NotFiniteError as error:
         connection.send(("failed", {"traceback": str(error), "not_finite": True}))
         sys.exit(1)
@@ -109,7 +127,7 @@ def run_child(
         sys.exit(1)
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
     """End this process as soon as its parent is gone, however that happened."""
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -53,6 +53,7 @@ class Config(CommonConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "CartPole-v1": {"learning_rate": 1e-3, "learning_rate_end": None, "target_update": 200.0},
     }
+    all_write_weights: ClassVar[bool] = True
 
     workers: int = changed("workers", 2)
     envs_per_worker: int = changed("envs_per_worker", 4)
@@ -107,6 +108,7 @@ def actor_learner(
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state, probe)
     network, lock = ActingNetwork(shared.spec, learner.vector), FileLock(shared.lock_file, probe)
+    probe.resumable(lanes=lanes, exploration=exploration, rollout=rollout, learner=learner)
     seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):

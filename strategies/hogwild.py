@@ -63,6 +63,7 @@ class Config(CommonConfig):
             "evaluate_every_env_steps": 800,
         },
     }
+    all_write_weights: ClassVar[bool] = True
 
     workers: int = changed("workers", 2)
     chunk_steps: int = changed("chunk_steps", 1)
@@ -119,6 +120,9 @@ def actor_learner(
     learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state, probe=probe)
     lock = FileLock(shared.lock_file, probe)
     network = ActingNetwork(shared.spec, learner.vector)
+    probe.resumable(
+        lanes=lanes, exploration=exploration, draws=draws, writer=writer, replay=replay, learner=learner
+    )
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
         # act

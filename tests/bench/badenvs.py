@@ -53,6 +53,14 @@ class Prints(SmallEnv):
         return super().reset(**values)
 
 
+class Slow(SmallEnv):
+    """Every step takes five milliseconds, without a use for the processor."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.005)
+        return super().step(action)
+
+
 class ResetRaises(SmallEnv):
     def reset(self, **values: Any) -> tuple[Any, dict[str, Any]]:
         raise RuntimeError("the reset went wrong")
@@ -120,6 +128,7 @@ class DictObservation(SmallEnv):
 
 for _class in (
     Prints,
+    Slow,
     ResetRaises,
     StepRaises,
     NanObservation,

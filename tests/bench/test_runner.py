@@ -63,7 +63,7 @@ FIELDS = (
     "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
     "warmup_seconds replay_ratio returns audit policy_lag acting_lag "
     "gradient_staleness sample_age experience "
-    "health time processes run_id folder started_at error answers"
+    "health time processes checkpoint resume run_id folder started_at error answers"
 )
 SECTIONS = {
     "replay_ratio": "requested achieved samples_per_insert",
@@ -78,8 +78,10 @@ SECTIONS = {
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
     "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
-    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
-    "supervisor_rss_mib",
+    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch device "
+    "shared_mib supervisor_rss_mib cpu_seconds cpu_utilisation",
+    "checkpoint": "folder size_mib replay saved_at_env_steps saves longest_hold_seconds "
+    "longest_save_seconds error",
 }
 
 
@@ -91,7 +93,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], F
     def one(name: str, arguments: tuple[str, ...]) -> Finished:
         output = folder / name.replace(" ", "-")
         arguments = ("run", *arguments, "--output", str(output), "--seed", "3")
-        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "4"}), output)
+        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "8"}), output)
 
     with ThreadPoolExecutor(3) as pool:
         futures: dict[str, Future[Finished]] = {
@@ -214,8 +216,11 @@ def test_summary_says_why_nothing_was_counted() -> None:
 
 
 def test_run_folder_is_complete(finished: Finished) -> None:
-    files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt"}
+    files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt", "checkpoint"}
+    files |= {"timeline.json", "timeline.trace.json"}
     extra = {"tensorboard"} if finished.folder.name == "apex" else set()
+    if finished.summary["audit"]["writes_lost"]:
+        extra.add("lost_writes.npz")
     assert {path.name for path in finished.folder.iterdir()} == files | extra
     for model in ("model.pt", "best.pt"):
         state = torch.load(finished.folder / model, weights_only=True)

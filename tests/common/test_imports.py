@@ -17,12 +17,17 @@ ROOT = Path(__file__).parents[2]
 COMMON = [
     *("config", "types", "envs", "policy", "acting", "replay", "weights", "processes"),
     *("telemetry", "experience", "supervisor", "evaluate", "checkpoint"),
+    *("state_files", "role_state", "saved_run", "saving", "env_state"),
     *("shared_memory", "returns", "audit", "barrier", "locks", "optimizer", "trajectories"),
 ]
 TORCH_FREE = [f"strategies.{name}" for name in strategies.STRATEGIES]
 TORCH_FREE += [f"common.{name}" for name in COMMON]
 if (ROOT / "bench" / "cli.py").exists():
     TORCH_FREE.append("bench.cli")
+    TORCH_FREE += [f"bench.{name}" for name in ("diagnosis", "profile", "profile_tables", "ceilings")]
+    TORCH_FREE += [
+        f"bench.{name}" for name in ("thread_trap", "vector_envs", "device_sweep", "devices")
+    ]
 
 REPORT = """
 import importlib, json, sys
