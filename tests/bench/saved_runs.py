@@ -54,6 +54,7 @@ def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[
             "threshold": 475.0,
             "solved_at_seconds": draw(2, 3) if seed % 2 else None,
             "solved_at_env_steps": int(draw(1000, 2900)) if seed % 2 else None,
+            "solved_after_command_seconds": draw(4, 6) if seed % 2 else None,
         },
         "audit": {
             "enabled": True,

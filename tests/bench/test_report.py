@@ -627,7 +627,7 @@ def imported(code: str) -> list[str]:
 
 
 def test_drawing_is_imported_only_to_draw() -> None:
-    assert imported("import bench.report, bench.runner, bench.figures, bench.svg, bench.groups") == []
+    assert imported("import bench.report, bench.runner, bench.saved, bench.svg") == []
     assert imported("import jinja2") == ["jinja2"]  # the test can see one
 
 
