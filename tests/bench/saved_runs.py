@@ -89,7 +89,7 @@ def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[
             "roles": role_times(strategy, generator),
             "bottleneck": "update",
             "verdict": f"{strategy} is bound by the update",
-            "suggestion": "a smaller batch (--batch-size 64)",
+            "suggestion": "--batch-size 64",
         },
         "processes": {"peak_rss_mib": {"learner": draw(300, 400)}, "cpu_utilisation": draw(0.5, 1)},
         "answers": [
