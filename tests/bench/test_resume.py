@@ -25,7 +25,7 @@ from common.acting import parameter_views
 from common.config import ConfigError
 from common.saved_run import FOLDER, MANIFEST, load_saved_run
 
-RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_500, "evaluate_every_env_steps": 300}
+RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_000, "evaluate_every_env_steps": 300}
 SAVED = ("--checkpoint-seconds", "0.15")
 
 
@@ -106,7 +106,7 @@ def test_ctrl_c_and_resume_is_as_if_never_stopped(tmp_path: Path) -> None:
     checkpoint = stopped.summary["checkpoint"]
     assert checkpoint["error"] is None and checkpoint["folder"] == str(folder / FOLDER)
     at = checkpoint["saved_at_env_steps"]
-    assert 300 < at < 2_500 and 0 <= stopped.summary["env_steps"] - at <= 10  # its last rows, closed
+    assert 300 < at < 2_000 and 0 <= stopped.summary["env_steps"] - at <= 10  # its last rows, closed
     finished = finish(go_on(folder), folder)
     assert_as_if_never_stopped(finished, run_here("single", **RUN))
     assert finished.summary["resume"]["continued_at_env_steps"] == at
@@ -181,9 +181,9 @@ def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = finish(begin("vector", folder, steps=1_500), folder)
     assert first.code == 0 and first.summary["env_steps"] >= 1_500
-    finished = finish(go_on(folder, "--steps", "2500"), folder)
+    finished = finish(go_on(folder, "--steps", "2000"), folder)
     assert_as_if_never_stopped(finished, run_here("vector", **RUN))
-    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_500
+    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_000
     again = finish(go_on(folder), folder)
     assert again.code == 2 and "nothing is left" in again.stderr
 
