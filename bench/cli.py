@@ -21,7 +21,14 @@ COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 OWN_OPTIONS = ("strategy", "output", "resume", "json_only", "quiet", "tensorboard")
 
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "audit": "bench.audit",
+    "clean": "bench.clean",
+    "compare": "bench.compare",
+    "profile": "bench.profile",
+    "report": "bench.report",
+    "sweep": "bench.sweep",
+}
 
 
 def main() -> None:
@@ -79,6 +86,7 @@ class OneSentence(click.Group):
 class RunCommand(click.Command):
     """A command whose options are completed when they are first needed: strategies load numpy."""
 
+    left_out: tuple[str, ...] = ()
     _completed = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -87,7 +95,7 @@ class RunCommand(click.Command):
             from bench.options import config_options
 
             self._completed = True
-            self.params.extend(config_options())
+            self.params.extend(each for each in config_options() if each.name not in self.left_out)
         return super().get_params(ctx)
 
 
@@ -186,7 +194,8 @@ def _run(
         summary = run(strategy, config, output, make_observers, process_started_at(), saved)
     finally:
         for observer in observers:
-            observer.close()
+            with contextlib.suppress(OSError):  # a closed terminal, a full disk: the summary says it
+                observer.close()
     if summary["error"]:
         click.echo(summary["error"].rstrip(), err=True)
     text = json.dumps(summary, indent=2) if json_only else result_text(summary)

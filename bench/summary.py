@@ -6,13 +6,15 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import strategies
+from bench.answers import answers
+from bench.diagnosis import diagnose
 from common import distributions
 from common.audit import REPORT_FIELDS
 from common.config import Config
@@ -57,6 +59,7 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
+    consumed = sum(result.consumed_by_worker)
     is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
@@ -72,7 +75,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         **_throughput(result),
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
-            "achieved": _ratio(result.steady_updates, result.steady_env_steps),
+            "achieved": _ratio(result.updates, max(0, result.env_steps - _warmup(strategy, config))),
+            "samples_per_insert": _ratio(consumed, result.total("stored")) if consumed else None,
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),
@@ -97,8 +101,16 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "started_at": facts.started_at,
         "error": result.error,
     }
+    summary["time"] = {**summary["time"], **diagnose(summary)}
     clean: dict[str, Any] = finite(summary)
+    clean["answers"] = answers(clean)
     return clean
+
+
+def _warmup(strategy: str, config: Config) -> int:
+    """Return the env steps before the first update is owed."""
+    unused = strategies.traits_of(strategy).unused_options
+    return 0 if "warmup_env_steps" in unused else config.warmup_env_steps
 
 
 def _audit(config: Config, result: RunResult) -> dict[str, Any]:
@@ -193,8 +205,8 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         }
         for role, own in zip(collectors, env_steps, strict=True)
     ]
-    # A process that reached its end has published all it had; one that was killed, all but a chunk.
-    killed = sum(role.imports_torch is None for role in collectors)
+    # A process that reached its end has published all it had; one that died, all but a chunk.
+    died = sum(role.restarts + (role.imports_torch is None) for role in collectors)
     rows = getattr(config, "rollout_length", config.chunk_steps) + config.n_step
     chunk = config.envs_per_worker * rows
     return {
@@ -206,12 +218,12 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         "stored": result.total("stored"),
         "dropped": result.total("dropped"),
         "in_flight_at_end": result.in_flight_at_end,
-        "unpublished_at_most": killed * chunk,
+        "unpublished_at_most": died * chunk,
     }
 
 
 def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
-    """Return the shares of what was collected and consumed, in quarters of the episodes by length.
+    """Return the shares of what was collected and consumed, in quarters by episode length.
 
     With replay it is what the replay took in and what was drawn from it. Where each transition is
     learned from once, both are the same.
@@ -223,11 +235,9 @@ def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
     collected, consumed = (result.lengths[kind][:NUM_BINS] for kind in kinds)
     if collected.sum() == 0:
         return None
-    # An episode of n env steps puts n into its bin: so many episodes, nearly, are in it.
-    episodes = collected / np.maximum(EDGES, 1)
-    quarter = np.minimum(
-        (np.cumsum(episodes) / episodes.sum() * LENGTH_BINS).astype(int), LENGTH_BINS - 1
-    )
+    # By env steps, not by episodes: a thousand short episodes must not hide a long one.
+    middle = (np.cumsum(collected) - collected / 2) / collected.sum()
+    quarter = (middle * LENGTH_BINS).astype(int)
     longest = int(result.lengths[kinds[0]][LARGEST])
     rows = []
     for number in range(LENGTH_BINS):
@@ -294,7 +304,8 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
     by_name = {name: [role for role in result.roles if role.name == name] for name in names}
     return {
         "workers": config.workers,
-        "restarts": 0,
+        "restarts": result.restarts,
+        "deaths": [dataclasses.asdict(death) for death in result.deaths],
         "peak_rss_mib": {
             name: max(role.peak_rss_mib for role in roles) for name, roles in by_name.items()
         },
@@ -305,9 +316,31 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "imports_torch": {
             name: _most(role.imports_torch for role in roles) for name, roles in by_name.items()
         },
+        "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "evaluator_rss_mib": result.evaluator_rss_mib,
+        "cpu_seconds": {
+            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
+        },
+        "cpu_utilisation": _cpu_utilisation(result, facts),
     }
+
+
+def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
+    """Return the processes' CPU time over the training time of the cores that they could use.
+
+    While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
+    """
+    cores = min(len(result.roles), int(facts.machine.get("usable_cores", 1)))
+    spent = _sum(role.cpu_seconds for role in result.roles)
+    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _most(values: Any) -> Any:
@@ -355,8 +388,11 @@ def finite(value: Any) -> Any:
     return value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write a file whole or not at all: a reader never sees half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # it is still there only if the disk was full or the like

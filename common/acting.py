@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,10 @@ LAYER_NORM_EPSILON = 1e-5
 SMALL_IMAGE_CONVOLUTIONS = ((16, 3, 1),)
 LARGE_IMAGE_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 SMALL_IMAGE_PIXELS = 20
+
+
+# A flat vector: a numpy array, or a torch tensor on whatever device.
+VectorT = TypeVar("VectorT", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def network_spec(config: Config, info: EnvInfo) -> NetworkSpec:
     )
 
 
-def parameter_views(spec: NetworkSpec, vector: FloatArray) -> dict[str, FloatArray]:
+def parameter_views(spec: NetworkSpec, vector: VectorT) -> dict[str, VectorT]:
     """Return the named parameters as views on the flat vector ``[P]``."""
     views, start = {}, 0
     for name, shape in spec.layout():

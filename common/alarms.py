@@ -1,7 +1,7 @@
 """Alarms: what in a run's health asks for attention, since when, what it means and what to try.
 
 The limits were set on one half of a set of healthy runs and tested on the other
-(docs/explanation/learning-health.md).
+(docs/explanation/six-answers.md).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ IN_A_ROW = 3
 
 DIVERGED_TIMES_BOUND = 1.5
 DIVERGED_AT_ONCE_TIMES_BOUND = 10.0
-EXPLODED_GRAD_NORM = 1_000.0
+EXPLODED_GRAD_NORM = 10_000.0
 DEAD_UNITS_FRACTION = 0.9
-EXPLORATION_ENTROPY = 0.005
+EXPLORATION_ENTROPY = 0.004
 STALE_AFTER_UPDATES = 100
 COLLAPSED_SHARE = 0.5
 COLLAPSED_IN_A_ROW = 2

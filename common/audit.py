@@ -30,7 +30,7 @@ history; the report then says so and gives no number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,21 @@ from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, fill
 from common.types import FloatArray, IntArray
 
+if TYPE_CHECKING:
+    from common.audited_module import SharedAudit as SharedAudit
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load what needs torch only when it is asked for: actors import this file without it."""
+        if name != "SharedAudit":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from common.audited_module import SharedAudit
+
+        return SharedAudit
+
+
 Float64Array = NDArray[np.float64]
+Progress = list[tuple[int, int]]  # updates started and finished, of each other writer
 
 VALUE_STEP = 2.0**-24
 TAG = 2.0**-48
@@ -53,7 +67,7 @@ MAX_UPDATES_BETWEEN_SAMPLES = 2**22
 SAMPLE_EVERY_UPDATES = 2**20
 
 # Words of one worker: one cache line, so that no two workers write the same one.
-STARTED, FINISHED, TORN_READS, VOID_SINCE = range(4)
+STARTED, FINISHED, TORN_READS, VOID_SINCE, OWNER, ABANDONED = range(6)
 WORDS_PER_WORKER = 8
 
 WRITES = ("in-place", "copy-back")
@@ -144,6 +158,21 @@ class SharedMaster:
         return int(self.words[:, FINISHED].sum())
 
     @property
+    def is_torn(self) -> bool:
+        """Whether a writer is in the middle of an update, or was killed in one."""
+        words = self.words
+        return bool((words[:, STARTED] != words[:, FINISHED] + words[:, ABANDONED]).any())
+
+    def settle(self, worker: int) -> None:
+        """Note that nobody will finish the update in which a writer was killed, if it was in one.
+
+        Called when the writer is dead, by the one process that may write its words then. The update
+        stays uncertain in the report; reads by others are no longer taken for torn because of it.
+        """
+        words = self.words[worker]
+        words[ABANDONED] = words[STARTED] - words[FINISHED]
+
+    @property
     def updates_by_worker(self) -> IntArray:
         """Updates finished by each writer, ``[num_workers]``; goes on counting."""
         return self.words[:, FINISHED]
@@ -174,10 +203,13 @@ class MasterWriter:
         self._copies_back = write == "copy-back"
         self._weights = master.weights
         self._words: Any = memoryview(master.words[worker])
-        self._others = np.delete(np.arange(master.num_workers), worker)
-        self._all_words = master.words
+        # Memoryviews: reading one word through numpy takes several times as long.
+        self._others: list[Any] = [
+            memoryview(row) for other, row in enumerate(master.words) if other != worker
+        ]
         size = len(master.weights)
         self._before = np.empty(master.num_parameters, dtype=np.float32)
+        self._seen: Progress | None = None  # how far the other writers were when the master was read
         self._copy = np.empty(size if self._copies_back else 0)
         self._left = np.zeros(master.num_parameters)  # what rounding left of earlier deltas
         # What the last update added: its tail is this worker's mark in the extra elements.
@@ -195,7 +227,7 @@ class MasterWriter:
 
     def read_into(self, vector: FloatArray) -> None:
         """Copy the master into ``vector`` ``[P]`` and remember what was read."""
-        seen = self._others_progress()
+        self._seen = seen = self._others_progress()
         if self._copies_back:
             np.copyto(self._copy, self._weights)
             np.copyto(vector, self._copy[: self._num_parameters], casting="same_kind")
@@ -207,6 +239,14 @@ class MasterWriter:
         # Written so that a weight that is no number fails it too.
         if not (vector.max() <= MAX_WEIGHT and vector.min() >= -MAX_WEIGHT):
             self._words[VOID_SINCE] = self._words[VOID_SINCE] or max(1, self._words[FINISHED])
+
+    def is_current(self) -> bool:
+        """Return whether what was read is whole and no other writer has begun to write since."""
+        return self._seen is None or not self._maybe_torn(self._seen)
+
+    def is_as_read(self, vector: FloatArray) -> bool:
+        """Return whether ``vector`` still holds what was read, bit for bit (so that NaN is itself)."""
+        return bool(np.array_equal(vector.view(np.int32), self._before.view(np.int32)))
 
     def apply(self, vector: FloatArray) -> None:
         """Write the change of ``vector`` since it was read, in the way this writer writes.
@@ -250,20 +290,21 @@ class MasterWriter:
         left -= delta
         delta += TAG
 
-    def _others_progress(self) -> IntArray | None:
-        """Return the words of the other writers, or None if there are none."""
-        if len(self._others) == 0:
+    def _others_progress(self) -> Progress | None:
+        """Return how far each other writer is, or None if there are none."""
+        if not self._others:
             return None
-        progress = self._all_words[self._others, : FINISHED + 1]
+        progress = [(words[STARTED], words[FINISHED] + words[ABANDONED]) for words in self._others]
         memory_fence()
         return progress
 
-    def _maybe_torn(self, before: IntArray) -> bool:
+    def _maybe_torn(self, before: Progress) -> bool:
         """Return whether another worker was writing when the copy began, or began meanwhile."""
         memory_fence()
-        was_writing = (before[:, STARTED] != before[:, FINISHED]).any()
-        began = (self._all_words[self._others, STARTED] != before[:, STARTED]).any()
-        return bool(was_writing or began)
+        return any(
+            started != finished or words[STARTED] != started
+            for (started, finished), words in zip(before, self._others, strict=True)
+        )
 
 
 class AuditReader:
@@ -340,6 +381,7 @@ class AuditReader:
         report["optimizer_state"] = optimizer_state
         report["elements"] = self._master.num_parameters
         report["updates_issued"] = int(words[:, FINISHED].sum())
+        report["updates_issued_by_worker"] = [int(number) for number in words[:, FINISHED]]
         report["torn_reads_at_most"] = int(words[:, TORN_READS].sum())
         if self._reason is None:
             report.update(self._counts(report["updates_issued"]))
@@ -359,10 +401,18 @@ class AuditReader:
                 "writer (averaged, scaled or copied from elsewhere)"
             )
 
+    def lost_by_element(self) -> IntArray | None:
+        """Return how many writes each element lost, ``[P]``; None where ``report`` gave no number."""
+        return None if self._reason is not None else self._lost(self._master.updates_issued)
+
+    def _lost(self, issued: int) -> IntArray:
+        lost: IntArray = np.maximum(issued - self._landed[: self._master.num_parameters], 0)
+        return lost.astype(np.int64)
+
     def _counts(self, issued: int) -> dict[str, Any]:
         """Return what was lost; a worker killed in an update makes it lost .. lost + uncertain."""
         words, elements = self._master.words, self._master.num_parameters
-        lost = np.maximum(issued - self._landed[:elements], 0.0)
+        lost = self._lost(issued)
         writes_issued, writes_lost = issued * elements, int(lost.sum())
         return {
             "writes_issued": writes_issued,
@@ -392,6 +442,7 @@ REPORT_FIELDS = (
     "lost_whole_at_most",
     "writes_uncertain",
     "updates_issued",
+    "updates_issued_by_worker",
     "survivors_by_worker",
     "duplicates",
     "torn_reads_at_most",

@@ -62,6 +62,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Where a learner may compute.
+DEVICES = ("cpu", "auto", "cuda", "mps")
+
 # Choices that have a use only where rows are sampled from replay, or where epsilon decays on a line.
 REPLAY_OPTIONS = (
     "n_step",
@@ -85,6 +88,7 @@ class Config:
     """The choices that every strategy shares. A strategy's own ``Config`` adds what only it has."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    all_write_weights: ClassVar[bool] = False  # workers write the one set of weights without a lock
 
     env_id: str = option("CartPole-v1", "Gymnasium id, also module:Env-v0 for your own.")
     seed: int = option(0, "Seed of everything: weights, environments, exploration.", at_least=0)
@@ -96,6 +100,10 @@ class Config:
         False, "Stop after three evaluations in a row at or above the environment's threshold."
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
+    max_restarts: int = option(3, "Restarts of a worker that dies, at the most.", at_least=0)
+    worker_timeout: float = option(
+        60.0, "Seconds without a sign of life after which a worker is taken for dead.", above=0
+    )
 
     checkpoint_seconds: float | None = option(
         60.0,
@@ -108,6 +116,11 @@ class Config:
     instruments: bool = option(True, "Measure staleness, fairness and the network's health.")
     health_every_updates: int = option(
         100, "Updates between two measurements of the network's health.", at_least=1
+    )
+    device: str = option(
+        "cpu",
+        "Where the learner computes; 'auto' is an accelerator where torch finds one.",
+        choices=DEVICES,
     )
 
     hidden_size: int = option(128, "Width of the two hidden layers.", at_least=1)
@@ -164,7 +177,18 @@ class Config:
         for item in dataclasses.fields(self):
             _check_value(item, getattr(self, item.name))
         _check_replay_ratio(self.replay_ratio)
-        parse_straggler(self.straggler, self.workers)
+        straggler = parse_straggler(self.straggler, self.workers)
+        if straggler is not None and straggler[1] >= self.worker_timeout:
+            raise ConfigError(
+                f"straggler {self.straggler!r} sleeps longer than the worker timeout of "
+                f"{self.worker_timeout:g} s, after which it is taken for dead; give a shorter delay"
+            )
+        if self.all_write_weights and self.device != "cpu":
+            raise ConfigError(
+                f"device {self.device!r} is not allowed where all workers write the same weights: "
+                "lock-free writes need shared CPU memory and do not carry over to an accelerator's, so "
+                "it must be cpu"
+            )
         if self.replay_capacity < self.batch_size:
             raise ConfigError(
                 f"replay capacity {self.replay_capacity} is smaller than a batch of "

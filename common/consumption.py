@@ -88,17 +88,18 @@ def record_policy_lag(probe: Probe, clock: UpdateClock, versions: IntArray) -> N
     probe.record_values("policy_lag_microseconds", (now.ns - since[:, 2]) // 1000)
 
 
-def consume_trajectory(probe: Probe, trajectory: Trajectory, worker: int) -> None:
-    """Keep account of a trajectory that is learned from once.
+def consume_trajectory(probe: Probe, trajectory: Trajectory, worker: int, times: int = 1) -> None:
+    """Keep account of a trajectory that is learned from and forgotten.
 
     Args:
         probe: of the learner.
         trajectory: the rows.
         worker: who collected them.
+        times: how often each transition is learned from.
     """
     number = trajectory.num_env_steps
     probe.count("stored", number)
-    probe.count_consumed(worker, number)
+    probe.count_consumed(worker, times * number)
     probe.raise_gauge("largest_reward", float(np.abs(trajectory.reward).max()))
     if number:
         chosen = trajectory.action_probability[trajectory.valid]

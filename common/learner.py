@@ -16,6 +16,7 @@ from torch.nn.functional import huber_loss
 from common.acting import NetworkSpec, initial_weights, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
+from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import (
@@ -77,11 +78,14 @@ class Learner:
         self._config = config
         self._spec = spec
         self._writer = writer
+        self.device = learner_device(config.device)
         self.vector = weights.copy()
+        self._online = DeviceVector(self.vector, self.device)
         self.read()
         self.target_vector = self.vector.copy()
-        self.network = QNetwork(spec, self.vector)
-        self.target_network = QNetwork(spec, self.target_vector).requires_grad_(False)
+        self._target_side = DeviceVector(self.target_vector, self.device)
+        self.network = QNetwork(spec, self._online.tensor)
+        self.target_network = QNetwork(spec, self._target_side.tensor).requires_grad_(False)
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
         self._shares_optimizer = shared_state is not None
         self.num_updates = 0
@@ -114,6 +118,7 @@ class Learner:
     def load_state(self, state: State) -> None:
         """Go on where ``state`` was taken."""
         fill(self.target_vector, state["target"], "target")
+        self._target_side.upload()
         self.num_updates = state["num_updates"]
         self.num_target_copies = state["num_target_copies"]
         if state["optimizer"] is not None:
@@ -143,6 +148,7 @@ class Learner:
         """Copy the master's weights into the private network."""
         if self._writer is not None:
             self._writer.read_into(self.vector)
+        self._online.upload()
 
     def compute_gradient(self, batch: Batch) -> UpdateResult:
         """Compute the gradient of a replayed batch at the private network's weights."""
@@ -196,6 +202,7 @@ class Learner:
         """
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
+        self._online.download()
         check_finite(self.vector, self._loss, self.num_updates)
         self.num_updates += 1
         interval = self._config.reset_interval
@@ -226,6 +233,7 @@ class Learner:
                 target[name][...] = fresh[name]
                 for moment in self.optimizer.state[parameter].values():
                     moment.zero_()
+        self._target_side.upload()
 
     def measure_health(self, observation: NDArray[Any], td_error: FloatArray) -> None:
         """Take a sample of the network's health if one is due.
@@ -255,11 +263,12 @@ class Learner:
 
         van Hasselt et al. 2016, eq. 4. A termination has discount 0.
         """
-        observation = torch.from_numpy(batch.bootstrap_observation)
+        # Moved once for both networks; what comes back is one value per transition.
+        observation = torch.from_numpy(batch.bootstrap_observation).to(self.device)
         target_q: torch.Tensor = self.target_network(observation)
         chooser = self.network(observation) if self._config.double else target_q
         best = chooser.argmax(dim=1, keepdim=True)
-        next_value = target_q.gather(1, best).squeeze(1)
+        next_value = target_q.gather(1, best).squeeze(1).cpu()
         discount = torch.from_numpy(batch.bootstrap_discount)
         return torch.from_numpy(batch.n_step_return) + discount * next_value
 
@@ -275,6 +284,7 @@ class Learner:
         rate = self._config.target_update
         if rate < 1:
             self.target_vector += np.float32(rate) * (self.vector - self.target_vector)
+            self._target_side.upload()
             self.num_target_copies += 1
 
     def copy_target_at(self, env_steps: int) -> None:
@@ -294,7 +304,9 @@ class Learner:
     def pull_target(self, target: SharedWeights) -> None:
         """Copy a target network that is shared, if there is a newer one."""
         self.num_target_copies = target.pull(self.target_vector, self.num_target_copies)
+        self._target_side.upload()
 
     def _copy_to_target(self) -> None:
         np.copyto(self.target_vector, self.vector)
+        self._target_side.upload()
         self.num_target_copies += 1

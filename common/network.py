@@ -14,12 +14,17 @@ class QNetwork(nn.Module):
 
     The parameters are views on ``vector``: an optimizer step changes the vector in place, and copying
     weights into the vector changes the network.
+
+    The network is on the device of its vector. An observation from elsewhere is taken there, and the
+    outputs, which are small, are brought back to where the observation was.
     """
 
-    def __init__(self, spec: NetworkSpec, vector: FloatArray) -> None:
+    def __init__(self, spec: NetworkSpec, vector: FloatArray | torch.Tensor) -> None:
         super().__init__()
         self.spec = spec
         self.vector = vector
+        flat = torch.as_tensor(vector)  # shares the memory of a numpy array
+        self.device = flat.device
         channels = [spec.image_shape[0] if spec.is_image else 0]
         channels += [channel for channel, _, _ in spec.convolutions]
         self.convolutions = nn.ModuleList(
@@ -34,23 +39,28 @@ class QNetwork(nn.Module):
         )
         self.value_head = nn.Linear(spec.hidden_size, 1)
         self.advantage_head = nn.Linear(spec.hidden_size, spec.num_actions)
-        views = parameter_views(spec, vector)
+        views = parameter_views(spec, flat)
         for name, parameter in self.named_parameters():
-            parameter.data = torch.from_numpy(views[name])
+            parameter.data = views[name]
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Return Q ``[B, A]`` of observations ``[B, ...]`` in the environment's dtype."""
-        value, advantage = self.heads(observation)
-        return value + advantage - advantage.mean(dim=1, keepdim=True)
+        features = self.features(observation)
+        value, advantage = self.value_head(features), self.advantage_head(features)
+        q_values = value + advantage - advantage.mean(dim=1, keepdim=True)
+        there: torch.Tensor = q_values.to(observation.device)
+        return there
 
     def heads(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the value head ``[B, 1]`` and the advantage head ``[B, A]``."""
         features = self.features(observation)
-        return self.value_head(features), self.advantage_head(features)
+        value, advantage = self.value_head(features), self.advantage_head(features)
+        return value.to(observation.device), advantage.to(observation.device)
 
     def features(self, observation: torch.Tensor) -> torch.Tensor:
-        """Return the last hidden layer ``[B, hidden]``."""
-        features = observation.to(torch.float32)
+        """Return the last hidden layer ``[B, hidden]``, on the network's device."""
+        # Moved before it is widened: the bytes of an image are a quarter of its floats.
+        features = observation.to(self.device).to(torch.float32)
         if self.spec.observation_scale != 1.0:
             features = features * self.spec.observation_scale
         if self.spec.is_image:

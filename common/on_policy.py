@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from common.acting import NetworkSpec, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
+from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
-from common.optimizer import load_optimizer_state, optimizer_state, set_step_size
+from common.optimizer import can_fuse, load_optimizer_state, optimizer_state, set_step_size
 from common.processes import limit_torch_threads
 from common.state_files import State
 from common.telemetry import Probe
@@ -28,7 +29,8 @@ MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimiz
 
 def adam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer that every strategy uses unless its paper asks for another."""
-    return torch.optim.Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True)
+    fused = can_fuse(parameters[0].device)
+    return torch.optim.Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=fused)
 
 
 def radam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -67,15 +69,17 @@ class OnPolicyLearner:
         self._writer = writer
         self.vector = np.empty(spec.num_parameters, dtype=np.float32)
         writer.read_into(self.vector)
-        self.network = QNetwork(spec, self.vector)
+        self.device = learner_device(config.device)
+        self._online = DeviceVector(self.vector, self.device)
+        self.network = QNetwork(spec, self._online.tensor)
         self.num_updates = 0
         self._max_grad_norm = config.max_grad_norm
-        self._flat = torch.nn.Parameter(torch.from_numpy(self.vector))
-        gradient = np.zeros_like(self.vector)
-        self._flat.grad = torch.from_numpy(gradient)
+        self._flat = torch.nn.Parameter(self._online.tensor)
+        gradient = torch.zeros_like(self._online.tensor)
+        self._flat.grad = gradient
         views = parameter_views(spec, gradient)
         for name, parameter in self.network.named_parameters():
-            parameter.grad = torch.from_numpy(views[name])
+            parameter.grad = views[name]
         self.optimizer = make_optimizer(config, [self._flat])
         self._config = config
         self._health: HealthMonitor | None = None
@@ -126,9 +130,11 @@ class OnPolicyLearner:
             gradient.mul_(self._max_grad_norm / norm)
         set_step_size(self.optimizer, self._config, env_steps)
         self.optimizer.step()
+        self._online.download()
         check_finite(self.vector, float(loss.detach()), self.num_updates)
         self._writer.apply(self.vector)
         self._writer.read_into(self.vector)
+        self._online.upload()
         self.num_updates += 1
         self._grad_norm = norm
         return norm

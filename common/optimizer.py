@@ -91,19 +91,26 @@ def make_optimizer(
         )
     else:
         optimizer = torch.optim.Adam(
-            network.parameters(), lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+            network.parameters(),
+            lr=config.learning_rate,
+            eps=config.adam_epsilon,
+            fused=can_fuse(network.device),
         )
     if shared is not None:
         shared.attach(optimizer, network)
     return optimizer
 
 
+def can_fuse(device: torch.device) -> bool:
+    """Return whether torch has Adam as one kernel on a device; not every version has it for mps."""
+    return device.type in ("cpu", "cuda")
+
+
 def optimizer_state(optimizer: torch.optim.Optimizer) -> list[State]:
     """Return the moments and step counts of each parameter, in order; none before the first step."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    return [
-        {name: value.numpy() for name, value in optimizer.state[each].items()} for each in parameters
-    ]
+    states = [optimizer.state[each] for each in parameters]
+    return [{name: value.cpu().numpy() for name, value in state.items()} for state in states]
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: list[State]) -> None:
@@ -113,7 +120,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: list[State]) -
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for parameter, values in zip(parameters, saved, strict=True):
         for name, value in values.items():
-            optimizer.state[parameter][name] = torch.from_numpy(value)
+            optimizer.state[parameter][name] = torch.from_numpy(value).to(parameter.device)
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, config: Config, env_steps: int) -> None:

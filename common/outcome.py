@@ -44,6 +44,7 @@ def make_result(
     """
     vector = shared.latest()
     best = record.best_weights
+    audited = audit_report(shared, audit)
     return RunResult(
         status=status,
         error=error,
@@ -59,7 +60,10 @@ def make_result(
         shared_mib=shared_mib(telemetry, shared, buffer),
         in_flight_at_end=in_flight(telemetry, buffer),
         roles=fill_in(telemetry, reports),
-        audit=audit_report(shared, audit),
+        audit=audited,
+        lost_by_element=audit.lost_by_element() if audited else None,
+        layout=shared.spec.layout(),
+        spans=[telemetry.spans(role) for role in range(len(reports))],
         histograms={name: telemetry.histogram(name) for name in HISTOGRAMS},
         lengths={name: telemetry.lengths(name) for name in LENGTHS},
         consumed_by_worker=telemetry.consumed_by_worker(),

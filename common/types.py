@@ -160,6 +160,23 @@ class Alarm:
     remedy: str
 
 
+@dataclass(frozen=True)
+class Death:
+    """A process that ended before the run did.
+
+    Attributes:
+        role: the role's name; ``evaluator`` for the process that plays evaluations.
+        worker: its number among its kind.
+        reason: the traceback, the signal, the exit code, or for how long nothing was heard.
+        at_env_steps: the global clock when it was noticed.
+    """
+
+    role: str
+    worker: int
+    reason: str
+    at_env_steps: int
+
+
 @dataclass
 class RoleReport:
     """What one process was, as measured in and around it.
@@ -167,13 +184,16 @@ class RoleReport:
     Attributes:
         name: the role's name, for example ``actor``.
         worker: its number among its kind.
-        pid: process id.
+        pid: process id, of the last process that had the role.
+        restarts: processes that took the place of one that died.
         start_seconds: from spawn to the role's first statement.
         peak_rss_mib: highest sampled private resident memory (anonymous + file pages, without
             shared memory), in MiB.
         threads: the limit that each numeric library in the process reports.
         imports_torch: whether torch was loaded when the role ended.
         wall_seconds: from the common start to its end.
+        device: what the role's learner computed on; None if it computed no gradient.
+        cpu_seconds: CPU time since the training clock started, evaluations included; None if killed.
         activities: seconds by activity.
         counters: the role's counters by name.
     """
@@ -181,11 +201,14 @@ class RoleReport:
     name: str
     worker: int
     pid: int = 0
+    restarts: int = 0
     start_seconds: float | None = None
     peak_rss_mib: float = 0.0
     threads: dict[str, int] = field(default_factory=dict)
     imports_torch: bool | None = None
     wall_seconds: float = 0.0
+    device: str | None = None
+    cpu_seconds: float | None = None
     activities: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -256,9 +279,15 @@ class RunResult:
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
+        lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
+        layout: name and shape of each part of the weights, in the order of the flat vector.
+        spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
         checkpoint: what the checkpoints came to.
         before: what a resumed run's earlier parts came to. ``env_steps``, ``updates`` and
             ``training_seconds`` are of all parts; the steady window and the roles' times of this one.
+        deaths: the processes that died, in the order in which it was noticed.
+        restarts: processes that were started in the place of one that died.
+        evaluator_rss_mib: highest sampled memory of the process that plays evaluations.
     """
 
     status: str
@@ -287,8 +316,14 @@ class RunResult:
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None
+    lost_by_element: IntArray | None = None
+    layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    spans: list[IntArray] = field(default_factory=list)
     checkpoint: CheckpointReport | None = None
     before: Before = NOTHING_BEFORE
+    deaths: list[Death] = field(default_factory=list)
+    restarts: int = 0
+    evaluator_rss_mib: float = 0.0
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

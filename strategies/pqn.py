@@ -139,7 +139,7 @@ def learn_from(
     if rollout.num_env_steps == 0:
         return
     probe.count("env_steps", rollout.num_env_steps)
-    consume_trajectory(probe, rollout, 0)
+    consume_trajectory(probe, rollout, 0, config.epochs)
     observation = torch.from_numpy(rollout.observation[:-1].reshape(-1, *rollout.observation.shape[2:]))
     action = torch.from_numpy(rollout.action.reshape(-1))
     target = q_lambda_targets(config, learner.network, rollout).reshape(-1)

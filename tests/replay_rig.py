@@ -48,7 +48,7 @@ class Rig:
         }  # fmt: skip
         self.config = Config(env_id=env_id, **{**fixed, **choices})
         workers = self.config.workers
-        self.telemetry = Telemetry(workers + 1)
+        self.telemetry = Telemetry(workers + 1, workers)
         self.probes = [Probe(self.telemetry, role, self.config) for role in range(workers + 1)]
         self.lanes = [
             Lanes(env_id, self.config.envs_per_worker, np.random.SeedSequence([seed, worker]))

@@ -53,6 +53,14 @@ class Prints(SmallEnv):
         return super().reset(**values)
 
 
+class Slow(SmallEnv):
+    """Every step takes five milliseconds, without a use for the processor."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.005)
+        return super().step(action)
+
+
 class ResetRaises(SmallEnv):
     def reset(self, **values: Any) -> tuple[Any, dict[str, Any]]:
         raise RuntimeError("the reset went wrong")
@@ -75,20 +83,24 @@ class WrongShape(SmallEnv):
         return np.zeros(4, dtype=np.float32)
 
 
+def is_evaluated() -> bool:
+    return multiprocessing.current_process().name.startswith("evaluator")
+
+
 class EvaluationRaises(SmallEnv):
-    """Only fails where the supervisor plays it: in the process that is nobody's child."""
+    """Only fails where evaluations are played."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if multiprocessing.parent_process() is None:
+        if is_evaluated():
             raise RuntimeError("the evaluation's step went wrong")
         return super().step(action)
 
 
 class EvaluationWaits(SmallEnv):
-    """Blocks where the supervisor plays it."""
+    """Blocks where evaluations are played."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if multiprocessing.parent_process() is None:
+        if is_evaluated():
             print("waiting", file=sys.stderr, flush=True)
             time.sleep(60)
         return super().step(action)
@@ -120,6 +132,7 @@ class DictObservation(SmallEnv):
 
 for _class in (
     Prints,
+    Slow,
     ResetRaises,
     StepRaises,
     NanObservation,

@@ -209,7 +209,7 @@ def test_unused_options_are_refused() -> None:
     assert "replay_ratio" in strategies.traits_of("pqn").unused_options
 
 
-@pytest.mark.parametrize("command", ["list", "run", "evaluate"])
+@pytest.mark.parametrize("command", ["list", "run", "evaluate", "compare", "sweep"])
 def test_help_has_an_example(command: str, invoke: Any) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0

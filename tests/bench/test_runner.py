@@ -63,22 +63,23 @@ FIELDS = (
     "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
     "warmup_seconds replay_ratio returns audit policy_lag acting_lag "
     "gradient_staleness sample_age experience "
-    "health time processes checkpoint resume run_id folder started_at error"
+    "health time processes checkpoint resume run_id folder started_at error answers"
 )
 SECTIONS = {
-    "replay_ratio": "requested achieved",
+    "replay_ratio": "requested achieved samples_per_insert",
     "returns": "eval_mean eval_std eval_episodes train_last_100_mean threshold solved_at_seconds "
     "solved_at_env_steps solved_after_command_seconds best_mean evaluations",
     "audit": "enabled writes_issued writes_lost lost_fraction elements elements_affected "
     "worst_element_lost damaged_updates_at_least lost_whole_at_most writes_uncertain updates_issued "
-    "survivors_by_worker duplicates torn_reads_at_most auditable reason optimizer_state",
+    "updates_issued_by_worker survivors_by_worker duplicates torn_reads_at_most auditable reason "
+    "optimizer_state",
     "experience": "workers episode_length jain_collected jain_consumed collected stored dropped "
     "in_flight_at_end unpublished_at_most",
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
     "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
-    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch shared_mib "
-    "supervisor_rss_mib",
+    "processes": "workers restarts deaths peak_rss_mib start_seconds threads imports_torch device "
+    "shared_mib supervisor_rss_mib evaluator_rss_mib cpu_seconds cpu_utilisation",
     "checkpoint": "folder size_mib replay saved_at_env_steps saves longest_hold_seconds "
     "longest_save_seconds error",
 }
@@ -92,7 +93,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], F
     def one(name: str, arguments: tuple[str, ...]) -> Finished:
         output = folder / name.replace(" ", "-")
         arguments = ("run", *arguments, "--output", str(output), "--seed", "3")
-        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "4"}), output)
+        return finish(start(arguments, folder, {"OMP_NUM_THREADS": "8"}), output)
 
     with ThreadPoolExecutor(3) as pool:
         futures: dict[str, Future[Finished]] = {
@@ -180,7 +181,9 @@ def test_summary_adds_up(finished: Finished) -> None:
     assert experience["jain_collected"] == pytest.approx(1 / len(shares) / (shares**2).sum())
     for activities in summary["time"]["roles"].values():
         assert sum(activities.values()) == pytest.approx(1)
-    learned = summary["env_steps"] - summary["warmup_env_steps"]
+    unused = strategies.traits_of(summary["strategy"]).unused_options
+    warmup = 0 if "warmup_env_steps" in unused else summary["config"]["warmup_env_steps"]
+    learned = summary["env_steps"] - warmup
     assert summary["replay_ratio"]["achieved"] == pytest.approx(summary["updates"] / learned)
 
 
@@ -214,7 +217,10 @@ def test_summary_says_why_nothing_was_counted() -> None:
 
 def test_run_folder_is_complete(finished: Finished) -> None:
     files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt", "checkpoint"}
+    files |= {"timeline.json", "timeline.trace.json"}
     extra = {"tensorboard"} if finished.folder.name == "apex" else set()
+    if finished.summary["audit"]["writes_lost"]:
+        extra.add("lost_writes.npz")
     assert {path.name for path in finished.folder.iterdir()} == files | extra
     for model in ("model.pt", "best.pt"):
         state = torch.load(finished.folder / model, weights_only=True)
@@ -299,8 +305,16 @@ def test_misbehaving_environment_fails_the_run(name: str, runs: Callable[[str], 
     finished = runs(name)
     summary = finished.summary
     assert finished.code == 1 and summary["status"] == "failed"
-    for text in (summary["error"], finished.stderr):
-        assert FAILURES[name] in text and text.count("Traceback") == 1
+    # Reported each time, and at the end once more as what ended the run.
+    deaths = summary["processes"]["deaths"]
+    assert FAILURES[name] in summary["error"] and summary["error"].count("Traceback") == 1
+    assert (
+        all(FAILURES[name] in death["reason"] for death in deaths) and FAILURES[name] in finished.stderr
+    )
+    can_restart = name not in ("step",)
+    assert (
+        len(deaths) == (4 if can_restart else 1) and summary["processes"]["restarts"] == len(deaths) - 1
+    )
     assert list(summary) == FIELDS.split() and (finished.folder / "model.pt").is_file()
     assert processes_left(finished.group) == []
 

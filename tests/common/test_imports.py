@@ -24,6 +24,10 @@ TORCH_FREE = [f"strategies.{name}" for name in strategies.STRATEGIES]
 TORCH_FREE += [f"common.{name}" for name in COMMON]
 if (ROOT / "bench" / "cli.py").exists():
     TORCH_FREE.append("bench.cli")
+    TORCH_FREE += [f"bench.{name}" for name in ("diagnosis", "profile", "profile_tables", "ceilings")]
+    TORCH_FREE += [
+        f"bench.{name}" for name in ("thread_trap", "vector_envs", "device_sweep", "devices")
+    ]
 
 REPORT = """
 import importlib, json, sys

@@ -95,6 +95,9 @@ class FakeTime:
     def perf_counter_ns(self) -> int:
         return self.now_ns
 
+    def process_time(self) -> float:
+        return 1.5
+
     def sleep(self, seconds: float) -> None:
         self.now_ns += round(seconds * 1e9)
         self.sleeps += 1

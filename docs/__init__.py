@@ -1,0 +1,1 @@
+"""The documentation: the pages, and what fills their generated parts (``python -m docs.generate``)."""
