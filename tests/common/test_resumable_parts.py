@@ -73,7 +73,7 @@ def test_an_alarm_is_raised_once_and_what_led_to_it_is_remembered(through_a_file
     watch = HealthWatch(telemetry, NullObserver(), [], 100.0)
 
     def broken(watch: HealthWatch, at: float) -> None:
-        probe.record_health(sample(env_steps=at, updates=at, grad_norm=5_000.0))
+        probe.record_health(sample(env_steps=at, updates=at, grad_norm=1e6))
         watch.look(0.0)
 
     broken(watch, 10.0)
