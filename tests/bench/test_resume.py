@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from commands import Finished, finish, start
@@ -186,6 +187,39 @@ def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_000
     again = finish(go_on(folder), folder)
     assert again.code == 2 and "nothing is left" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("strategy", ["apex", "hogwild", "a3c", "impala", "sync"])
+def test_a_run_with_a_replaced_worker_is_saved_and_resumed(strategy: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = begin(strategy, folder, steps=10**9, evaluate_every_env_steps=2_000)
+    wait_for(folder, '"kind": "evaluation"', process)
+    before = psutil.Process(process.pid).children()
+    worker = max(before, key=lambda each: each.create_time())  # started last: no learner
+    worker.kill()
+    wait_for(folder, '"kind": "death"', process)
+    number = load_saved_run(folder).number
+    deadline = time.monotonic() + 60
+    while load_saved_run(folder).number < number + 3:  # the new one has its part in them
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process, folder)
+    assert stopped.summary["processes"]["restarts"] == 1
+    assert stopped.summary["checkpoint"]["error"] is None
+    at = stopped.summary["env_steps"]
+    finished = finish(go_on(folder, "--steps", str(at + 3_000)), folder)
+    assert finished.code == 0, finished.stderr
+    summary = finished.summary
+    assert at + 3_000 <= summary["env_steps"] <= at + 6_000
+    assert summary["processes"]["restarts"] == 0
+    experience = summary["experience"]
+    accounted = sum(experience[part] for part in ("stored", "dropped", "in_flight_at_end"))
+    assert experience["collected"] == summary["env_steps"] == accounted
+    assert summary["audit"]["updates_issued"] == summary["updates"]
+    assert summary["resume"]["not_restored"] == []
 
 
 # --- What is refused, before anything is started ---
