@@ -42,6 +42,7 @@ COUNTERS = (
     "lock_waits",
     "health_samples",
     "episodes_cut",
+    "updates_credited",
 )
 MARKS = (
     "heartbeat_ns",
@@ -59,7 +60,6 @@ MARKS = (
     "saved",
     "save_failed",
     "gone",
-    "updates_credited",
 )
 ACTIVITIES = (
     "env_step",
