@@ -2,7 +2,8 @@
 
 Whoever waits is not the bottleneck; what it waits for is. So waiting is looked at first: the learner
 for data, the actors for the learner, anybody for a lock or at a barrier. Where nobody waits much, it is
-the activity that takes most of the time. Evaluation is left out of all shares: its clock stands still.
+the activity that takes most of the time. Evaluations and checkpoints are left out of all shares:
+everybody stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ class Finding:
     suggestion: str
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return the three fields of ``summary["time"]``, verdict and suggestion as sentences."""
+        """Return the three fields of ``summary["time"]``.
+
+        Verdict and suggestion are without a capital and a full stop: who shows them says
+        "<verdict>. Try <suggestion>."
+        """
         label = self.bottleneck if self.bottleneck == "balanced" else f"{self.bottleneck}-bound"
         return {
             "bottleneck": self.bottleneck,
-            "verdict": f"{label.capitalize()}: {self.verdict}.",
-            "suggestion": f"Try {self.suggestion}.",
+            "verdict": f"{label}: {self.verdict}",
+            "suggestion": self.suggestion,
         }
 
 

@@ -15,8 +15,11 @@ from common.saved_run import FOLDER, SavedRun, load_saved_run
 from common.telemetry import COUNTERS, EVENTS
 from common.types import RunResult
 
-# How long to go on, and how to save: all else would make another run of it.
-MAY_CHANGE = ("steps", "seconds", "until_solved", "checkpoint_seconds", "checkpoint_replay")
+# How long to go on, how to save and what to put up with: all else would make another run of it.
+MAY_CHANGE = (
+    *("steps", "seconds", "until_solved", "checkpoint_seconds", "checkpoint_replay"),
+    *("worker_timeout", "max_restarts"),
+)
 
 
 def resumed(

@@ -188,8 +188,8 @@ class AlarmJudge:
 
     def not_saved(self, reason: str, env_steps: int) -> None:
         """Raise the alarm of a checkpoint that could not be saved."""
-        meaning = f"the last checkpoint could not be saved ({reason}); the one before it is whole"
-        remedy = "make room where the run's folder is, or see --checkpoint-seconds"
+        meaning = f"the last checkpoint could not be saved ({reason}); one before it is still whole"
+        remedy = "see whether the run's folder can be written and has room"
         self._raise("checkpoint not saved", math.nan, math.nan, env_steps, meaning, remedy)
 
     def _raise(

@@ -90,9 +90,8 @@ class Checkpointer:
         self._facts, self._own_state, self._resume = facts, own_state, resume
         self._parts = shared_parts(roles)
         self._attempt: _Attempt | None = None
-        self._number, self._names = 0, list[str]()
-        if resume is not None:
-            self._number, self._names = resume.number, list(resume.contents["files"])
+        self._number = 0 if resume is None else resume.number
+        self._names: list[str] = [] if resume is None else list(resume.contents["files"])
         self._next_at = float("inf")
         self._last_within: float | None = None
         self._reason: str | None = None
@@ -104,9 +103,15 @@ class Checkpointer:
         telemetry.set_control("may_leave", int(self.is_over))
         telemetry.set_control("saves_done", self._number)
 
-    def role_state(self, role: int) -> RoleState | None:
-        """Return where a process saves its part, and where it finds an earlier one."""
-        earlier = None if self._resume is None else self._resume.role_file(role)
+    def role_state(self, role: int, is_restarted: bool = False) -> RoleState | None:
+        """Return where a process saves its part, and where it finds an earlier one.
+
+        Args:
+            role: which process.
+            is_restarted: it takes the place of one that died since, and loads nothing: what is shared
+                has moved on.
+        """
+        earlier = None if self._resume is None or is_restarted else self._resume.role_file(role)
         if self._folder is None or (self.is_over and earlier is None):
             return None
         return RoleState(self._folder, role, self._roles[role].name == LEARNER, earlier)
@@ -119,7 +124,7 @@ class Checkpointer:
         """
         if self._resume is None:
             return
-        saved = self._resume.run["shared"]
+        saved = self._resume.run.pop("shared")  # large, and not needed any more
         if set(saved) != set(self._parts) or self._resume.num_roles != len(self._roles):
             raise StateError("it has other processes or other shared memory")
         for name, part in self._parts.items():
@@ -146,17 +151,25 @@ class Checkpointer:
 
     def give_up(self, error: str | None = None) -> None:
         """Make no further checkpoint; nobody waits for one any more."""
-        self.is_over = True
-        self._end(error)
+        if not self.is_over:
+            self.is_over = True
+            self._end(error)
+
+    def abandon(self, error: str) -> None:
+        """End the attempt that is being made, if there is one: who it waits for is gone."""
+        if self._attempt is not None:
+            self._end(error)
 
     def advance(self) -> None:
         """Do what is to be done now; never waits for a process."""
         if self.is_over:
             return
+        if self._attempt is None:
+            self._begin_if_due()
         attempt = self._attempt
         if attempt is None:
-            self._begin_if_due()
-        elif time.perf_counter() > attempt.deadline:
+            return
+        if time.perf_counter() > attempt.deadline:
             self._end("not every process reached its stop check in time")
         elif not attempt.has_asked_all and self._have_saved(attempt, LEARNER):
             attempt.has_asked_all = True
@@ -170,6 +183,8 @@ class Checkpointer:
             if self._last_within is not None:
                 self.give_up()  # it ends before it began
             return
+        if not words[:, WORD["ready_ns"]].all():
+            return  # a process is starting in the place of one that died
         if not words[:, WORD["is_resumable"]].all():
             self.give_up("a process does not name what to save (Probe.resumable)")
             return
@@ -259,7 +274,8 @@ class Checkpointer:
     def _let_go(self) -> None:
         # In this order: who is at its end and sees that all is saved must see that it may leave.
         is_last = self.is_over or self._last_within is not None
-        self._telemetry.set_control("stop", int(is_last and self._stops))
+        if is_last and self._stops:
+            self._telemetry.set_control("stop", 1)
         self._telemetry.set_control("may_leave", int(is_last))
         memory_fence()
         self._telemetry.set_control("saves_done", self._number)

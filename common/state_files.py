@@ -79,9 +79,9 @@ def fill(array: NDArray[Any], saved: Any, name: str) -> None:
 def describe_file(path: Path) -> dict[str, Any]:
     """Bring a file to the disk, and return its size in bytes and its SHA-256."""
     with path.open("rb+") as file:
-        content = file.read()
+        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        return {"bytes": file.tell(), "sha256": fingerprint}
 
 
 def _without_arrays(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:

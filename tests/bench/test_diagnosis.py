@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import strategies
+from bench.answers import bottleneck_answer
 from bench.diagnosis import NOTHING, diagnose
 from bench.runner import run
 
@@ -49,6 +50,7 @@ LEARNING = {"update": 0.7, "sample": 0.2, "priorities": 0.07, "wait": 0.03}
 DRAWING = {"update": 0.3, "sample": 0.45, "priorities": 0.2, "wait": 0.05}
 FAST_AT_BARRIER = {"env_step": 0.03, "act": 0.02, "barrier": 0.95}
 SLOW_AT_BARRIER = {"env_step": 0.85, "act": 0.02, "barrier": 0.13}
+STANDING_STILL = {"evaluation": 0.4, "checkpoint": 0.1}
 BLOCKED = {"env_step": 0.2, "update": 0.4, "lock": 0.38, "other": 0.02}
 
 PLANTED = {
@@ -136,17 +138,25 @@ def test_a_planted_attribution_gets_its_verdict_number_and_flags(bottleneck: str
     assert found["bottleneck"] == bottleneck
     assert found["verdict"] is not None and found["suggestion"] is not None
     label = bottleneck if bottleneck == "balanced" else f"{bottleneck}-bound"
-    assert found["verdict"].startswith(f"{label.capitalize()}: {sentence}")
-    assert found["verdict"].endswith(".") and found["suggestion"].startswith("Try ")
+    assert found["verdict"].startswith(f"{label}: {sentence}")
     assert [flag for flag in flags if flag not in found["suggestion"]] == []
 
 
+def test_the_answer_of_a_run_is_two_sentences() -> None:
+    answer = bottleneck_answer(diagnose(PLANTED["collection"][0]))
+    assert answer.startswith(
+        "Collection-bound: the learner waits 61% of its time for data. Try more actors"
+    )
+    assert answer.endswith(".") and ".." not in answer
+    assert bottleneck_answer(NOTHING) == "Not known."
+
+
 @pytest.mark.parametrize("bottleneck", PLANTED)
-def test_evaluation_changes_nothing(bottleneck: str) -> None:
+def test_standing_still_changes_nothing(bottleneck: str) -> None:
     summary = PLANTED[bottleneck][0]
     evaluated = {
         group: {
-            name: {**{key: value / 2 for key, value in shares.items()}, "evaluation": 0.5}
+            name: {**{key: value / 2 for key, value in shares.items()}, **STANDING_STILL}
             for name, shares in summary["time"][group].items()
         }
         for group in ("roles", "processes")
@@ -182,7 +192,7 @@ def test_a_barrier_without_a_slow_worker_asks_for_longer_rounds() -> None:
     assert found["bottleneck"] == "barrier" and "50% of their time at the barrier" in (
         found["verdict"] or ""
     )
-    assert found["suggestion"] == "Try longer rounds: --chunk-steps 8 or --envs-per-worker 16."
+    assert found["suggestion"] == "longer rounds: --chunk-steps 8 or --envs-per-worker 16"
     learning = diagnose(summary_of("sync", actors({"update": 0.6, "barrier": 0.4}, alike, alike)))
     assert learning["bottleneck"] == "learning" and "60% of the time" in (learning["verdict"] or "")
     collecting = {"env_step": 0.5, "act": 0.25, "barrier": 0.25}
@@ -248,7 +258,7 @@ def test_a_real_learner_that_is_slow_is_blamed_and_no_actor_is_recommended(tmp_p
     slow = {"hidden_size": 512, "batch_size": 512, "replay_ratio": 1.0, "replay_capacity": 2_000}
     time = real_run("apex", tmp_path / "run", workers=1, **slow)["time"]
     assert time["bottleneck"] == "learning" and time["verdict"].startswith(
-        "Learning-bound: the actors wait"
+        "learning-bound: the actors wait"
     )
     assert "--workers" not in time["suggestion"] and "--replay-ratio 0.5" in time["suggestion"]
     assert "bench profile --device" in time["suggestion"]
