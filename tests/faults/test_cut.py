@@ -46,6 +46,8 @@ class MortalRig(Rig):
         self.observation[worker] = self.lanes[worker].reset()
         self.home |= {key[0]: (worker, i) for i, key in enumerate(keys(self.observation[worker]))}
         self.writers[worker] = SegmentWriter(buffer, worker, self.config)
+        if self.writers[worker]._takes_over:
+            self.writers[worker]._cut()  # as with its first write
         return lost
 
     def account(self) -> None:
