@@ -30,10 +30,10 @@ from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
 from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.envs import inspect_env
+from common.events import EVENTS, EventLog, Observer
 from common.owners import owner
 from common.saved_run import SavedRun
 from common.supervisor import RunProbe, private_mib
-from common.telemetry import EVENTS, EventLog, Observer
 from common.types import RunResult
 
 RUNS = Path("runs")

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from common.config import Config
 from common.experience import ExperienceBuffer
+from common.probe import Probe
 from common.processes import Role, has_ended, interrupts_blocked, run_child
 from common.role_state import RoleState
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.types import Death, RoleReport
 
 if TYPE_CHECKING:

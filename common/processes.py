@@ -25,7 +25,7 @@ import threadpoolctl
 
 from common.config import Config
 from common.health import NotFiniteError
-from common.telemetry import Probe
+from common.probe import Probe
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

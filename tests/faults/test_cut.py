@@ -10,8 +10,9 @@ from replay_rig import Key, Rig, keys
 from common.config import Config
 from common.envs import Lanes
 from common.experience import PUBLISHED, WRITING, SegmentWriter
+from common.probe import Probe
 from common.replay import make_replay
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.trajectories import Trajectory, TrajectoryQueue
 
 

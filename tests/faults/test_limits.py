@@ -27,12 +27,12 @@ from bench.recorder import Recorder
 from bench.runner import RunFolder, load_config, run
 from common import limits
 from common.config import Config, ConfigError
+from common.events import EventLog, NullObserver
 from common.limits import FILES_BESIDES, require_open_files, require_processes
 from common.locks import LockFile
 from common.optimizer import LAST_STEP, SharedOptimizerState
 from common.processes import Role
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import EventLog, NullObserver
 from common.types import Death
 
 FOR_EVER = 10**12

@@ -19,9 +19,11 @@ from common.config import Config
 from common.consumption import UpdateClock
 from common.envs import inspect_env
 from common.evaluate import MAX_KEPT, EvaluationRecord
+from common.events import ROWS_PER_DOUBLING, EventLog
 from common.experience import PUBLISHED, WRITING
 from common.policy import linear_decay
-from common.telemetry import ROWS_PER_DOUBLING, EventLog, Moment, Probe, Telemetry
+from common.probe import Moment, Probe
+from common.telemetry import Telemetry
 from common.types import Evaluation
 from common.weights import SharedWeights
 
