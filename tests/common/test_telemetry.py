@@ -15,9 +15,9 @@ from racing import make_probe
 
 from common import probe as module
 from common.config import Config
-from common.events import EventLog
+from common.events import EventLog, NullObserver
 from common.probe import Probe
-from common.telemetry import EPISODES_KEPT, WORD, Telemetry
+from common.telemetry import EPISODES_KEPT, WORD, WORDS_PER_ROLE, Telemetry
 
 
 def config(**choices: Any) -> Config:
@@ -346,4 +346,4 @@ def test_a_null_observer_hears_nothing() -> None:
     observer = NullObserver()
     assert observer.on_tick(1, 2, 3.0, []) is None  # type: ignore[func-returns-value]
     assert observer.on_evaluation(None, True) is None  # type: ignore[arg-type, func-returns-value]
-    assert np.int64(module.WORDS_PER_ROLE) % 8 == 0
+    assert np.int64(WORDS_PER_ROLE) % 8 == 0
