@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.envs import EnvInfo
+from common.probe import Probe
 from common.returns import n_step_window
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, fill
-from common.telemetry import Probe
 from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
 WRITING, PUBLISHED = 0, 1

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
+from common.events import EVENTS
 from common.experience import ExperienceBuffer
 from common.processes import Role
 from common.role_state import RoleState, role_file
 from common.saved_run import FOLDER, SavedRun, remove_others, run_file, write_manifest
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, StateError, write_state
-from common.telemetry import EVENTS, WORD, Telemetry
+from common.telemetry import WORD, Telemetry
 from common.types import CheckpointReport
 
 HOLD_TIMEOUT_SECONDS = 30.0

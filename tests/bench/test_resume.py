@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,33 @@ def options(choices: dict[str, Any]) -> list[str]:
     ]
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """End what a test has started and not waited for."""
+    yield
+    for process in _started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    _started.clear()
+
+
+def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    _started.append(start(arguments, folder.parent))
+    return _started[-1]
+
+
 def begin(strategy: str, folder: Path, **choices: Any) -> subprocess.Popen[str]:
     own = {**FOR_STRATEGY.get(strategy, {}), **RUN, **choices}
     own = {name: value for name, value in own.items() if name not in TRAITS[strategy].unused_options}
     arguments = ["run", "--strategy", strategy, *options(own), *SAVED]
-    return start([*arguments, "--output", str(folder), "--quiet"], folder.parent)
+    return started([*arguments, "--output", str(folder), "--quiet"], folder)
 
 
 def go_on(folder: Path, *more: str) -> subprocess.Popen[str]:
-    return start(["run", "--resume", str(folder), "--quiet", *more], folder.parent)
+    return started(["run", "--resume", str(folder), "--quiet", *more], folder)
 
 
 def wait_for(folder: Path, words: str, process: subprocess.Popen[str]) -> None:

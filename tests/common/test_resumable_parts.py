@@ -19,14 +19,16 @@ from common.config import Config
 from common.consumption import UpdateClock
 from common.envs import inspect_env
 from common.evaluate import MAX_KEPT, EvaluationRecord
+from common.events import EventLog, NullObserver
 from common.experience import ROW_FIELDS, ExperienceBuffer, SegmentWriter
 from common.health_watch import HealthWatch
 from common.learner import Learner
 from common.network import QNetwork
 from common.on_policy import radam
 from common.optimizer import load_optimizer_state, make_optimizer, optimizer_state
+from common.probe import Moment, Probe
 from common.state_files import State, StateError, read_state, write_state
-from common.telemetry import HEALTH, EventLog, Moment, NullObserver, Probe, Telemetry
+from common.telemetry import HEALTH, Telemetry
 from common.types import Batch, Evaluation, LaneStep
 
 SPEC = NetworkSpec((4,), "<f4", 2, 8, False)
