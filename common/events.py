@@ -111,11 +111,12 @@ class EventLog:
         Raises:
             OSError: there was no room for all of them.
         """
-        if self._kept_bytes is not None:
+        end = self._file.seek(0, os.SEEK_END)
+        if self._kept_bytes is not None and end > self._kept_bytes:
             # What an interrupted run wrote after its last checkpoint happens once more from here on.
             self._file.truncate(self._kept_bytes)
-            self._kept_bytes = None
-        end = self._file.seek(0, os.SEEK_END)
+            end = self._file.seek(0, os.SEEK_END)
+        self._kept_bytes = None
         try:
             written = self._file.write(data)
             if written != len(data):

@@ -266,6 +266,11 @@ class Probe:
         return self._control[STOP] != 0
 
     @property
+    def env_steps_before(self) -> int:
+        """Env steps over all workers in the earlier parts of a resumed run."""
+        return self._telemetry.before.env_steps
+
+    @property
     def own_env_steps(self) -> int:
         """Env steps published so far by this process."""
         return int(self._words[ENV_STEPS])

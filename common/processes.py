@@ -86,8 +86,12 @@ def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> 
 
 
 def worker_stream(config: Config, probe: Probe, purpose: str, worker: int) -> np.random.SeedSequence:
-    """Return the seed of a worker's stream. One that takes another's place has streams of its own."""
-    return random_stream(config.seed, purpose, worker, probe.restarts)
+    """Return the seed of a worker's stream. One that takes another's place has streams of its own.
+
+    They are others in each part of a resumed run, whose count of restarts begins anew.
+    """
+    number = probe.restarts and probe.restarts + probe.env_steps_before
+    return random_stream(config.seed, purpose, worker, number)
 
 
 @dataclass(frozen=True)

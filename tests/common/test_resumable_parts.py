@@ -27,9 +27,10 @@ from common.network import QNetwork
 from common.on_policy import radam
 from common.optimizer import load_optimizer_state, make_optimizer, optimizer_state
 from common.probe import Moment, Probe
+from common.processes import random_stream, worker_stream
 from common.state_files import State, StateError, read_state, write_state
 from common.telemetry import HEALTH, Telemetry
-from common.types import Batch, Evaluation, LaneStep
+from common.types import Batch, Before, Evaluation, LaneStep
 
 SPEC = NetworkSpec((4,), "<f4", 2, 8, False)
 
@@ -270,6 +271,19 @@ def test_who_resumes_keeps_the_rows_that_who_takes_over_cuts(
     rows_written(taking_over, 1, probe)
     assert not buffer["valid"][0, 4:10].any() and buffer["truncated"][0, 9].all()
     assert buffer["valid"][0, 10].all() and buffer["valid"][0, :4].all()
+
+
+def test_a_worker_that_takes_over_repeats_no_stream_of_an_earlier_part() -> None:
+    telemetry, seen = Telemetry(1), set()
+    for before in (Before(), Before(env_steps=100), Before(env_steps=200)):
+        telemetry.before = before
+        for restarts in range(3):
+            probe = Probe(telemetry, 0, Config(), None, restarts)
+            stream = worker_stream(Config(), probe, "environment", 4)
+            seen.add(tuple(stream.generate_state(4)))
+            first = random_stream(0, "environment", 4)
+            assert restarts or stream.entropy == first.entropy  # as if nothing had been before
+    assert len(seen) == 1 + 3 * 2
 
 
 def test_telemetry_of_other_processes_is_refused(through_a_file: Any) -> None:
