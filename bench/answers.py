@@ -200,8 +200,7 @@ def bottleneck_answer(time: Block) -> str:
     """Return the verdict on where time goes, and what to change."""
     if time["verdict"] is None:
         return "Not known."
-    suggestion = f" Try {time['suggestion']}." if time["suggestion"] else ""
-    return f"{time['verdict'][0].upper()}{time['verdict'][1:]}.{suggestion}"
+    return " ".join(each for each in (time["verdict"], time["suggestion"]) if each)
 
 
 def gpu_answer(summary: Block) -> str:

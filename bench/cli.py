@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from common.config import ConfigError
 
 COMPLETED, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-OWN_OPTIONS = ("strategy", "output", "json_only", "quiet", "tensorboard")
+OWN_OPTIONS = ("strategy", "output", "resume", "json_only", "quiet", "tensorboard")
 
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
 COMMANDS: dict[str, str] = {
@@ -129,6 +129,13 @@ def list_command(json_only: bool) -> None:
     metavar="DIR",
     help="The run's folder, new or empty. [default: runs/<run-id>]",
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Go on with the run in DIR, from its last checkpoint; only --steps, --seconds, "
+    "--until-solved and how to save may be chosen anew.",
+)
 @click.option("--json", "json_only", is_flag=True, help="Print the summary and nothing else.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.option("--tensorboard", is_flag=True, help="Write scalars for TensorBoard, too.")
@@ -137,6 +144,8 @@ def run_command(ctx: click.Context, /, **values: Any) -> int:
     """Train with one strategy, show how it goes, and leave a run folder behind.
 
     Example: bench run --strategy apex --workers 2 --steps 50_000 --seed 1
+
+    Example: bench run --resume runs/my-run --steps 100_000
 
     A default gives way to the presets of an environment; config.json in the run's folder says what
     was used.
@@ -158,20 +167,17 @@ def _run(
     stdout: TextIO,
     strategy: str | None,
     output: Path | None,
+    resume: Path | None,
     json_only: bool,
     quiet: bool,
     tensorboard: bool,
 ) -> int:
     from bench.display import make_display, result_text
     from bench.machine import process_started_at
-    from bench.options import make_config
     from bench.runner import run
     from bench.tensorboard import TensorBoardObserver, require_tensorboard
-    from strategies import registered
 
-    if strategy is None:
-        raise ConfigError(f"no strategy was given; name one with --strategy: {', '.join(registered())}")
-    config = make_config(strategy, choices)
+    strategy, config, saved = _what_to_run(choices, strategy, resume)
     if tensorboard:
         require_tensorboard()
     observers: list[Any] = []
@@ -184,7 +190,7 @@ def _run(
         return observers
 
     try:
-        summary = run(strategy, config, output, make_observers, process_started_at())
+        summary = run(strategy, config, output, make_observers, process_started_at(), saved)
     finally:
         for observer in observers:
             observer.close()
@@ -193,6 +199,21 @@ def _run(
     text = json.dumps(summary, indent=2) if json_only else result_text(summary)
     print(text, file=stdout, flush=True)
     return {"completed": COMPLETED, "interrupted": INTERRUPTED}.get(summary["status"], FAILED)
+
+
+def _what_to_run(
+    choices: dict[str, Any], strategy: str | None, resume: Path | None
+) -> tuple[str, Any, Any]:
+    """Return the strategy, its configuration, and the checkpoint to go on from if there is one."""
+    from bench.options import make_config
+    from bench.resuming import resumed
+    from strategies import registered
+
+    if resume is not None:
+        return resumed(resume, strategy, choices)
+    if strategy is None:
+        raise ConfigError(f"no strategy was given; name one with --strategy: {', '.join(registered())}")
+    return strategy, make_config(strategy, choices), None
 
 
 @cli.command("evaluate")

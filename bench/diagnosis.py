@@ -29,12 +29,16 @@ class Finding:
     suggestion: str
 
     def as_dict(self) -> dict[str, str | None]:
-        """Return the three fields of ``summary["time"]``, verdict and suggestion as sentences."""
+        """Return the three fields of ``summary["time"]``.
+
+        Verdict and suggestion are without a capital and a full stop: who shows them says
+        "<verdict>. Try <suggestion>."
+        """
         label = self.bottleneck if self.bottleneck == "balanced" else f"{self.bottleneck}-bound"
         return {
             "bottleneck": self.bottleneck,
-            "verdict": f"{label.capitalize()}: {self.verdict}.",
-            "suggestion": f"Try {self.suggestion}.",
+            "verdict": f"{label}: {self.verdict}",
+            "suggestion": self.suggestion,
         }
 
 

@@ -293,6 +293,7 @@ def result_text(summary: Mapping[str, Any]) -> str:
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
+        "checkpoint": _checkpoint(summary["checkpoint"]),
     }
     title = f"{summary['strategy']} on {summary['env_id']}, seed {summary['seed']}"
     lines = [f"  {name:<13} {text}" for name, text in rows.items()]
@@ -306,6 +307,15 @@ def answer_lines(answers: Sequence[Mapping[str, str]]) -> list[str]:
         lines.append(f"  {number}. {each['question']}")
         lines += textwrap.wrap(each["answer"], WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
     return lines
+
+
+def _checkpoint(checkpoint: Mapping[str, Any] | None) -> str:
+    if checkpoint is None or checkpoint["folder"] is None:
+        reason = None if checkpoint is None else checkpoint["error"]
+        return "none" + (f": {reason}" if reason else "")
+    size, at = checkpoint["size_mib"], checkpoint["saved_at_env_steps"]
+    replay = "with" if checkpoint["replay"] else "without"
+    return f"{size:.1f} MiB {replay} replay, at {at:,} env steps (--resume goes on from there)"
 
 
 def _solved(returns: Mapping[str, Any]) -> str:

@@ -159,11 +159,12 @@ def bottleneck(group: Group) -> Markup:
     if verdicts:
         verdict = verdicts.most_common(1)[0][0]
         run = next(r for r in group.counted if str(field_of(r.summary, "time.verdict")) == verdict)
-        return Markup(" ").join(
+        parts = [
             text_of_run(run, f"time.{name}")
             for name in ("verdict", "suggestion")
             if field_of(run.summary, f"time.{name}")
-        )
+        ]
+        return Markup(". Try ").join(parts) + Markup(".")
     parts = []
     for bar, fractions in role_times([group]).items():
         name, share = max(fractions.items(), key=lambda item: item[1], default=("nothing", 0.0))

@@ -68,10 +68,17 @@ class Group:
         completed = [run for run in self.runs if run.status == COMPLETED]
         return completed or [run for run in self.runs if run.summary]
 
+    @cached_property
+    def _spreads(self) -> dict[str, Spread | None]:
+        return {}
+
     def spread(self, path: str) -> Spread | None:
         """Return a field of the summaries over the runs; None if no run has it."""
-        found = [(run, run.number(path)) for run in self.counted]
-        return spread_of([(run, value) for run, value in found if value is not None])
+        if path not in self._spreads:  # a page asks for the same field many times
+            found = [(run, run.number(path)) for run in self.counted]
+            known = [(run, value) for run, value in found if value is not None]
+            self._spreads[path] = spread_of(known)
+        return self._spreads[path]
 
 
 def spread_of(by_run: Sequence[tuple[SavedRun, float]]) -> Spread | None:

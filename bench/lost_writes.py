@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,5 +56,5 @@ def load_lost_writes(folder: Path) -> list[LostWrites]:
             LostWrites(str(name), part.reshape(shape))
             for (name, shape), part in zip(layout, parts, strict=True)
         ]
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error):
         return []

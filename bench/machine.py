@@ -39,6 +39,11 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_in_use(seconds: float = 0.3) -> float:
+    """Return the fraction of all cores that is at work now, looked at for a moment."""
+    return float(psutil.cpu_percent(seconds)) / 100
+
+
 def _cpu_model() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

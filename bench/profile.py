@@ -118,12 +118,15 @@ def profile(strategy: str, config: Config) -> dict[str, Any]:
         click.ClickException: something could not be measured.
     """
     from bench.ceilings import PARTS, measure, parts_of, process_counts
-    from bench.machine import commit, machine, usable_cores, versions
+    from bench.machine import commit, cpu_in_use, machine, usable_cores, versions
+    from bench.profile_tables import too_busy
     from bench.thread_trap import compare_threads
     from bench.vector_envs import compare_vector_envs
 
     seconds = min(MOST_SECONDS, max(LEAST_SECONDS, (config.seconds or DEFAULT_SECONDS) / 10))
-    cores = usable_cores()
+    cores, others = usable_cores(), cpu_in_use()
+    if too_busy(others):
+        _say(f"other programs use {others:.0%} of this machine: all figures will be too low")
     ceilings: dict[str, Any] = {}
     for part in parts_of(strategy):
         _say(f"{part} alone, with {' and '.join(map(str, process_counts(cores)))} processes")
@@ -145,6 +148,7 @@ def profile(strategy: str, config: Config) -> dict[str, Any]:
         "machine": machine(),
         "versions": versions(),
         "commit": commit(),
+        "cpu_in_use_before": others,
         "ceilings": ceilings,
         "run": run,
         "threads": threads,

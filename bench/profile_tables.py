@@ -25,6 +25,7 @@ MEANINGS = {
 MOST_COLUMNS = 3
 LEAST_WIDTH = 100  # of what is not printed on a terminal
 SIGNIFICANT = 3
+BUSY = 0.2  # of the machine in other hands
 
 
 def show_profile(found: Mapping[str, Any], stdout: TextIO) -> None:
@@ -33,12 +34,20 @@ def show_profile(found: Mapping[str, Any], stdout: TextIO) -> None:
     shape = f"{config['workers']} x {config['envs_per_worker']} environments"
     console = _console(stdout)
     console.print(f"{found['strategy']} on {found['env_id']}, {shape}, {machine['usable_cores']} cores")
+    if too_busy(found["cpu_in_use_before"]):
+        share = found["cpu_in_use_before"]
+        console.print(f"Other programs used {share:.0%} of this machine: all figures are too low.")
     console.print(_ceilings(found))
     for part in found["ceilings"]:
         console.print(f"  {ALONE[part]}: {MEANINGS[part]}", style="dim")
     _show_run(console, found["run"])
     _show_threads(console, found["threads"])
     _show_vector_envs(console, found["vector_envs"])
+
+
+def too_busy(cpu_in_use: float) -> bool:
+    """Return whether other programs take so much of the machine that figures mean little."""
+    return cpu_in_use > BUSY
 
 
 def _console(stdout: TextIO) -> Any:
@@ -88,7 +97,8 @@ def _show_run(console: Any, run: Mapping[str, Any]) -> None:
             "No update was made in the time: give more --seconds, or less --warmup-env-steps."
         )
         return
-    console.print(f"{run['time']['verdict']}\n{run['time']['suggestion']}")
+    verdict, suggestion = run["time"]["verdict"], run["time"]["suggestion"]
+    console.print(f"{verdict[0].upper()}{verdict[1:]}.\nTry {suggestion}.")
 
 
 def _show_threads(console: Any, threads: Mapping[str, Any]) -> None:

@@ -253,11 +253,10 @@ def _false_alarms(tree: Path, repeats: int, options: Mapping[str, Any], toleranc
         alarms += sum(verdict.is_slower for verdict in found)
         comparisons += len(found)
         worst = max([worst, *(min(verdict.ratios) for verdict in found)])
-        click.echo(f"run {number + 1} of {repeats}: {alarms} false alarms in {comparisons} comparisons")
-    click.echo(
-        f"false alarms: {alarms} of {comparisons}; a tolerance of {worst - 1:.3f} or more would have "
-        "raised none"
-    )
+        click.echo(
+            f"run {number + 1} of {repeats}: {alarms} false alarms in {comparisons} comparisons; a "
+            f"tolerance of {worst - 1:.3f} would have raised none"
+        )
 
 
 @click.command()

@@ -26,13 +26,15 @@ import strategies
 from bench.devices import check_device
 from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
+from bench.resuming import claimed, resume_block, session_config
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
 from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.distributions import as_event
 from common.envs import inspect_env
+from common.saved_run import SavedRun
 from common.supervisor import RunProbe, private_mib
-from common.telemetry import HISTOGRAM_UNITS, EventLog, Observer
+from common.telemetry import EVENTS, HISTOGRAM_UNITS, EventLog, Observer
 from common.types import Alarm, Evaluation, RunResult
 
 RUNS = Path("runs")
@@ -45,15 +47,17 @@ def run(
     output: Path | None = None,
     make_observers: Callable[[Path], Sequence[Observer]] = lambda folder: (),
     command_started_at: float | None = None,
+    resume: SavedRun | None = None,
 ) -> dict[str, Any]:
     """Train once, leave a run folder behind and return its summary.
 
     Args:
         strategy_name: a registered name.
         config: the strategy's own ``Config``.
-        output: the run folder; new or empty. ``runs/<run-id>`` if None.
+        output: the run folder; new or empty. If None, ``runs/<run-id>`` or that of ``resume``.
         make_observers: given the run folder, returns who hears the run's ticks and evaluations.
         command_started_at: on the ``perf_counter`` clock; now if None.
+        resume: the checkpoint of a run to go on with.
 
     Raises:
         ConfigError: the run could not start; no folder is left.
@@ -63,16 +67,26 @@ def run(
     strategy = strategies.load(strategy_name)
     threshold = inspect_env(config.env_id).reward_threshold
     check_device(config.device)
-    folder = RunFolder(strategy_name, config, output)
+    session = session_config(config, resume)
+    folder = RunFolder(strategy_name, config, output, resume)
     try:
-        with contextlib.closing(EventLog(folder.path / "events.jsonl")) as log:
+        with claimed(folder.path), contextlib.closing(folder.open_events()) as log:
+            folder.write_config(config)
             recorder = Recorder(log, make_observers(folder.path))
-            probe = RunProbe(observer=recorder, folder=folder.path, command_started_at=started)
+            recorder.going_on_from(resume)
+            probe = RunProbe(
+                observer=recorder,
+                folder=folder.path,
+                command_started_at=started,
+                facts=folder.facts(config),
+                resume=resume,
+            )
             with interrupts_until_heard(recorder):
-                result = _train(strategy.train, config, probe, recorder)
+                result = _train(strategy.train, session, probe, recorder)
                 recorder.write_histograms(result)
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
+                summary["resume"] = resume_block(resume, result)
                 write_json(folder.path / "summary.json", summary)
                 write_lost_writes(folder.path, result)
                 write_timeline(folder.path, strategy_name, config, result)
@@ -138,27 +152,34 @@ class RunFolder:
         strategy_name: goes into the run's name.
         config: written to ``config.json``.
         output: the folder itself, or None for a new one under ``runs``.
+        resume: the run to go on with, in its own folder if ``output`` is None.
 
     Raises:
         ConfigError: the folder is not empty or cannot be written.
     """
 
-    def __init__(self, strategy_name: str, config: Config, output: Path | None = None) -> None:
+    def __init__(
+        self,
+        strategy_name: str,
+        config: Config,
+        output: Path | None = None,
+        resume: SavedRun | None = None,
+    ) -> None:
         now = datetime.now().astimezone()
         self.started_at = now.isoformat(timespec="seconds")
         env = re.sub(r"[^A-Za-z0-9.]+", "-", config.env_id)
         self.run_id = f"{now:%Y%m%d-%H%M%S}-{strategy_name}-{env}-seed{config.seed}"
+        self._strategy, self._resume = strategy_name, resume
         self._made: list[Path] = []
         self._owns = False  # set once the folder is known to have been empty
         try:
-            self.path = self._make(output)
-            self._owns = True
-            contents = {
-                "schema": SCHEMA,
-                "strategy": strategy_name,
-                "config": dataclasses.asdict(config),
-            }
-            write_json(self.path / "config.json", finite(contents))
+            if resume is not None and output is None:
+                self._go_on_in(resume)
+            else:
+                self.path = self._make(output)
+                self._owns = True
+                self._bring_events()
+                self.write_config(config)
         except OSError as error:
             self.remove()
             where = output if output is not None else RUNS
@@ -169,6 +190,38 @@ class RunFolder:
         except BaseException:
             self.remove()
             raise
+
+    def write_config(self, config: Config) -> None:
+        """Write ``config.json``: again where a run goes on with a larger budget."""
+        contents = {
+            "schema": SCHEMA,
+            "strategy": self._strategy,
+            "config": dataclasses.asdict(config),
+        }
+        write_json(self.path / "config.json", finite(contents))
+
+    def _go_on_in(self, resume: SavedRun) -> None:
+        self.path = resume.folder.parent
+        self.run_id = str(resume.contents["run_id"])
+        self.started_at = str(resume.contents["started_at"])
+
+    def _bring_events(self) -> None:
+        """Copy the events of the run that this one goes on with, up to its checkpoint."""
+        earlier = None if self._resume is None else self._resume.folder.parent / EVENTS
+        if self._resume is not None and earlier is not None and earlier.is_file():
+            kept = earlier.read_bytes()[: self._resume.contents["events_bytes"]]
+            (self.path / EVENTS).write_bytes(kept)
+
+    def open_events(self) -> EventLog:
+        """Return the event log, with what belongs to the run so far."""
+        kept = 0 if self._resume is None else int(self._resume.contents["events_bytes"])
+        return EventLog(self.path / EVENTS, kept)
+
+    def facts(self, config: Config) -> dict[str, Any]:
+        """Return what a checkpoint says of the run it belongs to."""
+        whose = {"strategy": self._strategy, "config": dataclasses.asdict(config)}
+        facts: dict[str, Any] = finite({**whose, "run_id": self.run_id, "started_at": self.started_at})
+        return facts
 
     def _make(self, output: Path | None) -> Path:
         if output is None:
@@ -239,6 +292,13 @@ class Recorder:
         self._evaluations: list[Evaluation] = []
         self.has_heard = False
         self.rss_mib = 0.0
+
+    def going_on_from(self, resume: SavedRun | None) -> None:
+        """Write a row where a run goes on that was stopped."""
+        if resume is not None:
+            names = ("env_steps", "updates", "training_seconds")
+            env_steps, updates, seconds = (resume.contents[name] for name in names)
+            self._write("resume", env_steps, updates, seconds)
 
     def on_tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
         """Write a row at most once a second."""

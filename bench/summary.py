@@ -94,6 +94,8 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
             "suggestion": None,
         },
         "processes": _processes(config, result, facts),
+        "checkpoint": _checkpoint(result),
+        "resume": None,
         "run_id": facts.run_id,
         "folder": str(facts.folder),
         "started_at": facts.started_at,
@@ -129,9 +131,11 @@ def _throughput(result: RunResult) -> dict[str, Any]:
         "updates_per_second": _ratio(result.steady_updates, steady),
         "training_seconds": result.training_seconds,
         "steady_seconds": steady,
-        "warmup_env_steps": result.env_steps - result.steady_env_steps,
+        "warmup_env_steps": result.env_steps - result.before.env_steps - result.steady_env_steps,
         # The two clocks are read by different processes, microseconds apart.
-        "warmup_seconds": max(0.0, result.training_seconds - (steady or 0.0)),
+        "warmup_seconds": max(
+            0.0, result.training_seconds - result.before.training_seconds - (steady or 0.0)
+        ),
     }
 
 
@@ -326,7 +330,7 @@ def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
 
     While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
     """
-    cores = min(len(result.roles), int(facts.machine["usable_cores"]))
+    cores = min(len(result.roles), int(facts.machine.get("usable_cores", 1)))
     spent = _sum(role.cpu_seconds for role in result.roles)
     return None if spent is None else _ratio(spent, result.training_seconds * cores)
 
@@ -348,6 +352,23 @@ def _threads(roles: Sequence[RoleReport]) -> dict[str, int]:
         for library, number in role.threads.items():
             limits[library] = max(number, limits.get(library, 0))
     return limits
+
+
+def _checkpoint(result: RunResult) -> dict[str, Any] | None:
+    """Return where the last checkpoint is and what making them took; null if there was to be none."""
+    report = result.checkpoint
+    if report is None:
+        return None
+    return {
+        "folder": None if report.folder is None else str(report.folder),
+        "size_mib": report.num_bytes / 2**20,
+        "replay": report.replay,
+        "saved_at_env_steps": report.saved_at_env_steps,
+        "saves": report.saves,
+        "longest_hold_seconds": report.held_seconds,
+        "longest_save_seconds": report.save_seconds,
+        "error": report.error,
+    }
 
 
 def _ratio(part: float, whole: float | None) -> float | None:

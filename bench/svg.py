@@ -19,6 +19,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write ``name.png`` and ``name.svg`` into a folder and return the SVG's text."""
     svg = svg_text(figure)
     (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    figure.set_layout_engine("none")  # everything is in its place by now
     figure.savefig(folder / f"{name}.png", dpi=PNG_DPI)
     return svg
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from common.state_files import State
 from common.types import Alarm, Evaluation
 
 IN_A_ROW = 3
@@ -119,6 +120,22 @@ class AlarmJudge:
         self._first_mean: float | None = None
         self._low: list[int] = []
 
+    def state(self) -> State:
+        """Return what was judged so far."""
+        return {
+            "alarms": [asdict(alarm) for alarm in self.alarms],
+            "broken": self._broken,
+            "since": self._since,
+            "first_mean": self._first_mean,
+            "low": self._low,
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self.alarms = [Alarm(**alarm) for alarm in state["alarms"]]
+        self._broken, self._since = state["broken"], state["since"]
+        self._first_mean, self._low = state["first_mean"], state["low"]
+
     def judge(self, sample: Sample) -> None:
         """Take in a sample of the network's health."""
         for i, rule in enumerate(RULES):
@@ -168,6 +185,12 @@ class AlarmJudge:
         """Raise the alarm of a run that ended in NaN."""
         remedy = "lower --learning-rate, set --max-grad-norm, or add --layer-norm"
         self._raise("not finite", math.nan, math.nan, env_steps, reason, remedy)
+
+    def not_saved(self, reason: str, env_steps: int) -> None:
+        """Raise the alarm of a checkpoint that could not be saved."""
+        meaning = f"the last checkpoint could not be saved ({reason}); one before it is still whole"
+        remedy = "see whether the run's folder can be written and has room"
+        self._raise("checkpoint not saved", math.nan, math.nan, env_steps, meaning, remedy)
 
     def _raise(
         self, name: str, value: float, limit: float, since: float, meaning: str, remedy: str

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.shared_memory import SharedArrays, memory_fence
+from common.state_files import State, fill
 from common.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -201,6 +202,14 @@ class MasterWriter:
         if self._audit:
             self.delta[self._num_parameters + worker] = TAG
 
+    def state(self) -> State:
+        """Return what rounding has left so far, of which the master knows nothing."""
+        return {"left": self._left}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        fill(self._left, state["left"], "left")
+
     def read_into(self, vector: FloatArray) -> None:
         """Copy the master into ``vector`` ``[P]`` and remember what was read."""
         self._seen = seen = self._others_progress()
@@ -292,6 +301,21 @@ class AuditReader:
         self._last_count = np.zeros(len(master.weights))
         self._issued_at_sample = 0
         self._reason: str | None = None
+
+    def state(self) -> State:
+        """Return what the counts have come to."""
+        return {
+            "landed": self._landed,
+            "last_count": self._last_count,
+            "issued_at_sample": self._issued_at_sample,
+            "reason": self._reason,
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        fill(self._landed, state["landed"], "landed")
+        fill(self._last_count, state["last_count"], "last_count")
+        self._issued_at_sample, self._reason = state["issued_at_sample"], state["reason"]
 
     def sample_if_due(self) -> None:
         """Look at the counts if many updates were issued since the last look."""

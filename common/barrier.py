@@ -51,6 +51,11 @@ class RoundBarrier:
         memory_fence()
         begun[ROUND] = round_number
 
+    @property
+    def round_number(self) -> int:
+        """The last round that was started; 0 before the first."""
+        return int(self._words["begun"][ROUND])
+
     def has_begun(self, round_number: int) -> bool:
         """Return whether a round has been started."""
         return int(self._words["begun"][ROUND]) == round_number

@@ -78,6 +78,7 @@ REPLAY_OPTIONS = (
     "prioritized",
     "priority_exponent",
     "importance_exponent",
+    "checkpoint_replay",
 )
 EPSILON_OPTIONS = ("epsilon_start", "epsilon_end", "epsilon_decay_env_steps")
 
@@ -99,6 +100,13 @@ class Config:
         False, "Stop after three evaluations in a row at or above the environment's threshold."
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
+
+    checkpoint_seconds: float | None = option(
+        60.0,
+        "Seconds between two checkpoints, made at the end too; 0: at the end only; none: never.",
+        at_least=0,
+    )
+    checkpoint_replay: bool = option(True, "Save replay, their largest part, in checkpoints.")
 
     audit: bool = option(True, "Count every overwritten write, exactly.")
     instruments: bool = option(True, "Measure staleness, fairness and the network's health.")

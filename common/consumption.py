@@ -6,10 +6,12 @@ it follows from when rows were taken in, where episodes end, and which rows were
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from common.state_files import State
 from common.telemetry import Moment, Probe
 from common.types import BoolArray, IntArray
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 # Every draw is counted. How old a batch is costs more to say, so that is said of one in so many.
 LOOK_EVERY_BATCHES = 16
 CLOCK_SIZE = 1 << 14
+NS = Moment._fields.index("ns")
 
 
 class UpdateClock:
@@ -45,6 +48,22 @@ class UpdateClock:
             self._number, self._every = CLOCK_SIZE // 2, 2 * self._every
         self._moments[self._number] = moment
         self._number += 1
+
+    def state(self) -> State:
+        """Return the moments, with the time now: the time until a resumed run goes on is no age."""
+        return {
+            "moments": self._moments[: self._number],
+            "every": self._every,
+            "skipped": self._skipped,
+            "now_ns": time.perf_counter_ns(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken, as if no time had passed since."""
+        self._number = len(state["moments"])
+        self._every, self._skipped = state["every"], state["skipped"]
+        self._moments[: self._number] = state["moments"]
+        self._moments[:, NS] += time.perf_counter_ns() - state["now_ns"]
 
     def when(self, updates: IntArray) -> IntArray:
         """Return the moments ``[B, 3]`` at which so many updates ``[B]`` had been done."""
@@ -128,6 +147,41 @@ class Consumption:
         self._clock = UpdateClock()
         self._num_batches = 0
         probe.at_end(self.flush)
+
+    def state(self, with_rows: bool) -> State:
+        """Return what was counted so far.
+
+        Args:
+            with_rows: also what is counted per row; of no use where the rows themselves are not saved.
+        """
+        state: State = {
+            "draws_of_slot": self._draws_of_slot,
+            "length_of_slot": self._length_of_slot,
+            "drawn_by_worker": self._drawn_by_worker,
+            "lanes": [lanes._asdict() for lanes in self._lanes],
+            "clock": self._clock.state(),
+            "num_batches": self._num_batches,
+            "now_ns": time.perf_counter_ns(),
+        }
+        if with_rows:
+            state["slot_of_place"] = self._slot_of_place
+            state["draws_of_place"] = self._draws_of_place
+            state["taken_in"] = self._taken_in
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken, as if no time had passed since."""
+        np.copyto(self._draws_of_slot, state["draws_of_slot"])
+        np.copyto(self._length_of_slot, state["length_of_slot"])
+        np.copyto(self._drawn_by_worker, state["drawn_by_worker"])
+        self._lanes = [_Lanes(**lanes) for lanes in state["lanes"]]
+        self._clock.load_state(state["clock"])
+        self._num_batches = state["num_batches"]
+        if "taken_in" in state:
+            np.copyto(self._slot_of_place, state["slot_of_place"])
+            np.copyto(self._draws_of_place, state["draws_of_place"])
+            np.copyto(self._taken_in, state["taken_in"])
+            self._taken_in[:, NS] += time.perf_counter_ns() - state["now_ns"]
 
     def take_in(self, worker: int, place: IntArray, ended: BoolArray, valid: BoolArray) -> None:
         """Note that rows arrived.

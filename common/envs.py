@@ -22,6 +22,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from common.config import Config, ConfigError, parse_straggler
+from common.env_state import EpisodeKeeper, Keeper, make_keeper, new_seeds
+from common.state_files import State
 from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
 # A native vectorised environment costs the same for 1 lane as for 64; below this many lanes stepping
@@ -119,6 +121,13 @@ class Lanes:
     """The environments of one worker, stepped as one batch.
 
     Not shared: each worker makes its own from its own random stream.
+
+    Args:
+        env_id: the environment.
+        num_lanes: how many of it.
+        seeds: the worker's random stream.
+        delay_seconds: slows each step.
+        is_saved: whether ``state`` is going to be asked for.
     """
 
     def __init__(
@@ -127,31 +136,98 @@ class Lanes:
         num_lanes: int,
         seeds: np.random.SeedSequence,
         delay_seconds: float = 0.0,
+        is_saved: bool = False,
     ) -> None:
         self.info = inspect_env(env_id)
         self.num_lanes = num_lanes
         self._env = make_next_step_env(env_id, num_lanes)
         self._is_native = not isinstance(self._env, SyncVectorEnv | OneByOne)
+        self._stream = seeds
         self._seeds = [int(seed) for seed in seeds.generate_state(num_lanes) >> 1]
+        self._keeper: Keeper | None = make_keeper(self._env, self._seeds) if is_saved else None
         self._delay_seconds = delay_seconds
         self._ended: BoolArray = np.zeros(num_lanes, dtype=bool)
         self._episode_return = np.zeros(num_lanes, dtype=np.float64)
         self._episode_length = np.zeros(num_lanes, dtype=np.int64)
         self.finished_episodes: list[tuple[float, int]] = []
+        self._observation: NDArray[Any] | None = None  # what the lanes show
+        self._num_resumptions = 0
+        self._is_placed = False  # by load_state
+        self._first_observation: NDArray[Any] | None = None  # of new episodes, shown by the next step
 
     def reset(self) -> NDArray[Any]:
         """Start an episode in every lane and return the observations ``[L, ...]``.
+
+        After ``load_state`` no episode is started: the observations are those of the running ones.
 
         Raises:
             ValueError: an observation is not finite or not of the stated shape.
         """
         # A native vectorised environment has one generator for all its lanes and takes one seed.
+        if self._is_placed and self._observation is not None:
+            self._is_placed = False
+            return self._observation
         seed: Any = self._seeds[0] if self._is_native else self._seeds
         observation, _ = self._env.reset(seed=seed)
         self._ended = np.zeros(self.num_lanes, dtype=bool)
         self._episode_return[:] = 0
         self._episode_length[:] = 0
-        return self._checked(observation)
+        self._observation = self._checked(observation)
+        return self._observation
+
+    def state(self) -> State:
+        """Return where every lane is in its episode."""
+        return {
+            "observation": self._observation,
+            "ended": self._ended,
+            "episode_return": self._episode_return,
+            "episode_length": self._episode_length,
+            "finished_episodes": self.finished_episodes,
+            "num_resumptions": self._num_resumptions,
+            "environments": None if self._keeper is None else self._keeper.state(),
+        }
+
+    def load_state(self, state: State) -> BoolArray:
+        """Bring the lanes to where they were when ``state`` was taken.
+
+        Returns:
+            The lanes ``[L]`` that could not be brought back. Each begins a new episode with the next
+            step, as after an end; what it showed last is what its last step led to.
+        """
+        self._observation, self._ended = state["observation"], state["ended"]
+        self._episode_return, self._episode_length = state["episode_return"], state["episode_length"]
+        self.finished_episodes = [(paid, length) for paid, length in state["finished_episodes"]]
+        self._num_resumptions = state["num_resumptions"] + 1
+        self._is_placed = True
+        lost = np.ones(self.num_lanes, dtype=bool)
+        if self._keeper is not None and state["environments"] is not None:
+            assert self._observation is not None
+            same = self._keeper.restore(state["environments"], self._observation, self._ended)
+            lost = ~same
+        if lost.any():
+            self._begin_anew(lost)
+        return lost
+
+    def _begin_anew(self, lost: BoolArray) -> None:
+        seeds = new_seeds(self._stream, self._num_resumptions, self.num_lanes)
+        if isinstance(self._keeper, EpisodeKeeper):
+            self._keeper.cut(lost, seeds)
+        else:  # all of them: they cannot be told apart
+            seed: Any = seeds[0] if self._is_native else seeds
+            observation, _ = self._env.reset(seed=seed)
+            self._first_observation = self._checked(observation)
+        self._ended = self._ended | lost
+        self._episode_return[lost] = 0
+        self._episode_length[lost] = 0
+
+    def _first_step(self) -> LaneStep:
+        """Return the step after an end, made by hand, in all lanes."""
+        observation, self._first_observation = self._first_observation, None
+        assert observation is not None
+        nothing = np.zeros(self.num_lanes, dtype=bool)
+        self._ended, self._observation = nothing, observation
+        reward = np.zeros(self.num_lanes, dtype=np.float32)
+        return LaneStep(observation, reward, nothing, nothing, nothing)
 
     def step(self, action: IntArray) -> LaneStep:
         """Step every lane once, ``[L]`` actions counted from 0.
@@ -163,10 +239,13 @@ class Lanes:
         """
         if self._delay_seconds:
             time.sleep(self._delay_seconds)
+        if self._first_observation is not None:
+            return self._first_step()
         valid = ~self._ended
-        observation, reward, terminated, truncated, _ = self._env.step(
-            action + self.info.first_action if self.info.first_action else action
-        )
+        action = action + self.info.first_action if self.info.first_action else action
+        if self._keeper is not None:
+            self._keeper.note(action, self._ended)
+        observation, reward, terminated, truncated, _ = self._env.step(action)
         # Copied, as observations are: an environment may give its own arrays and write to them again.
         reward = np.array(reward, dtype=np.float32)
         terminated, truncated = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
@@ -177,7 +256,8 @@ class Lanes:
         self._episode_length += valid
         if self._ended.any():
             self._finish_episodes()
-        return LaneStep(self._checked(observation), reward, terminated, truncated, valid)
+        self._observation = self._checked(observation)
+        return LaneStep(self._observation, reward, terminated, truncated, valid)
 
     def close(self) -> None:
         """Close the environments."""
@@ -210,7 +290,8 @@ def make_lanes(config: Config, worker: int, seeds: np.random.SeedSequence) -> La
     """Return the lanes of one worker, slowed if it is the straggler."""
     straggler = parse_straggler(config.straggler, config.workers)
     delay = straggler[1] if straggler is not None and straggler[0] == worker else 0.0
-    return Lanes(config.env_id, config.envs_per_worker, seeds, delay)
+    is_saved = config.checkpoint_seconds is not None
+    return Lanes(config.env_id, config.envs_per_worker, seeds, delay, is_saved)
 
 
 def make_next_step_env(env_id: str, num_lanes: int) -> VectorEnv[Any, Any, Any]:

@@ -7,6 +7,7 @@ first n episodes to finish" of a running batch would prefer the short ones.)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from common.acting import ActingNetwork, NetworkSpec
 from common.envs import Lanes
+from common.state_files import State
 from common.types import Evaluation, FloatArray, IntArray, LaneStep
 
 SOLVED_IN_A_ROW = 3
@@ -161,6 +163,27 @@ class EvaluationRecord:
         self.best_weights: FloatArray | None = None
         self.solved_at: Evaluation | None = None
         self._in_a_row = 0
+
+    def state(self) -> State:
+        """Return what was reached so far."""
+        solved_at = None if self.solved_at is None else self.evaluations.index(self.solved_at)
+        return {
+            "evaluations": [asdict(evaluation) for evaluation in self.evaluations],
+            "best_mean": self.best_mean,
+            "best_weights": self.best_weights,
+            "solved_at": solved_at,
+            "in_a_row": self._in_a_row,
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self.evaluations = [
+            Evaluation(**{**each, "episode_returns": tuple(each["episode_returns"])})
+            for each in state["evaluations"]
+        ]
+        self.best_mean, self.best_weights = state["best_mean"], state["best_weights"]
+        solved_at, self._in_a_row = state["solved_at"], state["in_a_row"]
+        self.solved_at = None if solved_at is None else self.evaluations[solved_at]
 
     def add(self, evaluation: Evaluation, weights: FloatArray) -> bool:
         """Add an evaluation and return whether it is the best so far."""

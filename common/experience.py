@@ -28,8 +28,9 @@ from common.config import Config
 from common.envs import EnvInfo
 from common.returns import n_step_window
 from common.shared_memory import SharedArrays, memory_fence
+from common.state_files import State, fill
 from common.telemetry import Probe
-from common.types import FloatArray, IntArray, LaneStep
+from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
 WRITING, PUBLISHED = 0, 1
 HEADER_WORDS = 8  # one cache line per worker
@@ -59,6 +60,7 @@ class ExperienceBuffer:
     def __init__(self, config: Config, info: EnvInfo) -> None:
         self.num_workers = config.workers
         self._workers = slice(None)
+        self._saves_all_rows = config.checkpoint_replay
         self.num_lanes = config.envs_per_worker
         # Rows that the worker may overwrite at any moment are not sampled. The band is some chunks
         # wide, since the worker goes on while the learner copies; a copy is checked again all the same.
@@ -109,6 +111,38 @@ class ExperienceBuffer:
         own = copy.copy(self)
         own.num_workers, own._workers = 1, slice(worker, worker + 1)
         return own
+
+    def state(self) -> State:
+        """Return all rows, or, without ``checkpoint_replay``, those that only their worker has seen."""
+        if self._saves_all_rows:
+            return self._arrays.state()
+        tails = []
+        for worker in range(self.num_workers):
+            slots = self._tail(worker)
+            tails.append({name: self[name][worker, slots] for name in ROW_FIELDS})
+        return {"header": self["header"], "tails": tails}
+
+    def load_state(self, state: State) -> None:
+        """Put back what ``state`` returned, before any worker starts.
+
+        Raises:
+            StateError: it is of another buffer.
+        """
+        if "tails" not in state:
+            self._arrays.load_state(state)
+            return
+        fill(self["header"], state["header"], "header")
+        for worker, saved in enumerate(state["tails"]):
+            slots = self._tail(worker)
+            for name in ROW_FIELDS:
+                tail = self[name][worker, slots]
+                fill(tail, saved[name], name)
+                self[name][worker, slots] = tail
+
+    def _tail(self, worker: int) -> IntArray:
+        """Return the places of a worker's rows from the last published one on."""
+        first = max(0, self.published(worker) - 1)
+        return np.arange(first, self.writing(worker)) % self.num_rows
 
     def published(self, worker: int) -> int:
         """Return the number of rows that a worker has published since the start."""
@@ -200,6 +234,39 @@ class SegmentWriter:
         self._row += 1
         self._env_steps += int(step.valid.sum())
 
+    def state(self) -> State:
+        """Return what only this worker knows of its segment."""
+        unpublished = np.arange(self._published_row, self._row) % self._num_rows
+        return {
+            "row": self._row,
+            "published_row": self._published_row,
+            "env_steps": self._env_steps,
+            "published_env_steps": self._published_env_steps,
+            "q_taken": self._q_taken[unpublished],
+            "q_max": self._q_max[unpublished],
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken; the rows themselves are the buffer's."""
+        self._row, self._published_row = state["row"], state["published_row"]
+        self._env_steps = state["env_steps"]
+        self._published_env_steps = state["published_env_steps"]
+        unpublished = np.arange(self._published_row, self._row) % self._num_rows
+        self._q_taken[unpublished] = state["q_taken"]
+        self._q_max[unpublished] = state["q_max"]
+
+    def cut(self, lanes: BoolArray) -> None:
+        """End the episodes of some lanes ``[L]`` with the last row, as a truncation.
+
+        The next row holds what that row led to and is no transition. The last row is never published
+        yet, so nobody else can have read it.
+        """
+        if self._row == 0:
+            return
+        last = (self._row - 1) % self._num_rows
+        ended = self._rows["terminated"][last] | self._rows["truncated"][last]
+        self._rows["truncated"][last] |= lanes & self._rows["valid"][last] & ~ended
+
     def publish_when_full(self, probe: Probe) -> bool:
         """Publish a chunk once enough rows are complete; return whether that was done."""
         if self._row - self._n_step - self._published_row < self._chunk_steps:
@@ -219,9 +286,7 @@ class SegmentWriter:
         """
         if self._row == 0:
             return
-        last = (self._row - 1) % self._num_rows
-        ended = self._rows["terminated"][last] | self._rows["truncated"][last]
-        self._rows["truncated"][last] |= self._rows["valid"][last] & ~ended
+        self.cut(np.ones(self._buffer.num_lanes, dtype=bool))
         self._header[WRITING] = self._row + 1
         row = self._row % self._num_rows
         self._rows["observation"][row] = observation

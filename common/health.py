@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from common.acting import ActingNetwork, NetworkSpec
 from common.config import Config
+from common.state_files import State, fill
 from common.telemetry import Probe
 from common.types import FloatArray
 
@@ -106,6 +107,19 @@ class HealthMonitor:
         self._has_before = False
         self._next_update = 1
         self._not_before_ns = 0
+
+    def state(self) -> State:
+        """Return what the next sample is compared with, and when it is due."""
+        return {
+            "before": self._before.vector,
+            "has_before": self._has_before,
+            "next_update": self._next_update,
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        fill(self._before.vector, state["before"], "before")
+        self._has_before, self._next_update = state["has_before"], state["next_update"]
 
     def is_due(self, updates: int) -> bool:
         """Return whether a sample should be taken after so many updates."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.alarms import AlarmJudge
+from common.state_files import State
 from common.telemetry import Observer, Telemetry
 from common.types import Evaluation
 
@@ -35,6 +36,21 @@ class HealthWatch:
         self._told = 0
         # The first and the last: what growth is made of. All of them go to the observer.
         self.samples: list[dict[str, float]] = []
+
+    def state(self) -> State:
+        """Return what was seen and judged so far."""
+        return {"seen": self._seen, "samples": self.samples, "judge": self.judge.state()}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._seen, self.samples = state["seen"], state["samples"]
+        self.judge.load_state(state["judge"])
+        self._told = len(self.judge.alarms)
+
+    def not_saved(self, reason: str | None, env_steps: int) -> None:
+        """Take in why the last checkpoint could not be saved, if it could not."""
+        if reason is not None:
+            self.judge.not_saved(reason, env_steps)
 
     def look(self, seconds: float) -> None:
         """Take in the samples that arrived since the last look.

@@ -19,9 +19,16 @@ from common.config import Config
 from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
-from common.optimizer import SharedOptimizerState, make_optimizer, set_step_size
+from common.optimizer import (
+    SharedOptimizerState,
+    load_optimizer_state,
+    make_optimizer,
+    optimizer_state,
+    set_step_size,
+)
 from common.processes import limit_torch_threads
 from common.returns import n_step_returns
+from common.state_files import State, fill
 from common.telemetry import Probe
 from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
@@ -80,6 +87,7 @@ class Learner:
         self.network = QNetwork(spec, self._online.tensor)
         self.target_network = QNetwork(spec, self._target_side.tensor).requires_grad_(False)
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
+        self._shares_optimizer = shared_state is not None
         self.num_updates = 0
         self.num_target_copies = 0
         self._health: HealthMonitor | None = None
@@ -95,6 +103,29 @@ class Learner:
         observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
         self.network(observation).sum().backward()
         self.optimizer.zero_grad()
+
+    def state(self) -> State:
+        """Return what a resumed run needs; the weights themselves are the master's."""
+        return {
+            "target": self.target_vector,
+            "num_updates": self.num_updates,
+            "num_target_copies": self.num_target_copies,
+            "optimizer": None if self._shares_optimizer else optimizer_state(self.optimizer),
+            "writer": None if self._writer is None else self._writer.state(),
+            "health": None if self._health is None else self._health.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        fill(self.target_vector, state["target"], "target")
+        self._target_side.upload()
+        self.num_updates = state["num_updates"]
+        self.num_target_copies = state["num_target_copies"]
+        if state["optimizer"] is not None:
+            load_optimizer_state(self.optimizer, state["optimizer"])
+        for part, saved in ((self._writer, state["writer"]), (self._health, state["health"])):
+            if part is not None and saved is not None:
+                part.load_state(saved)
 
     def update(self, batch: Batch, env_steps: int = 0) -> UpdateResult:
         """Take one optimizer step on a batch and keep the target network up to date.

@@ -18,8 +18,9 @@ from common.config import Config
 from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
-from common.optimizer import can_fuse, set_step_size
+from common.optimizer import can_fuse, load_optimizer_state, optimizer_state, set_step_size
 from common.processes import limit_torch_threads
+from common.state_files import State
 from common.telemetry import Probe
 from common.types import FloatArray
 
@@ -92,6 +93,23 @@ class OnPolicyLearner:
         shape = (batch_size, *spec.observation_shape)
         observation = torch.from_numpy(np.zeros(shape, dtype=spec.observation_dtype))
         self.network(observation).sum().backward()
+
+    def state(self) -> State:
+        """Return what a resumed run needs; the weights themselves are the master's."""
+        return {
+            "num_updates": self.num_updates,
+            "optimizer": optimizer_state(self.optimizer),
+            "writer": self._writer.state(),
+            "health": None if self._health is None else self._health.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self.num_updates = state["num_updates"]
+        load_optimizer_state(self.optimizer, state["optimizer"])
+        self._writer.load_state(state["writer"])
+        if self._health is not None and state["health"] is not None:
+            self._health.load_state(state["health"])
 
     def step(self, loss: torch.Tensor, env_steps: int = 0) -> float:
         """Take one optimizer step and return the gradient's norm before clipping.

@@ -13,6 +13,7 @@ from common.acting import NetworkSpec, parameter_views
 from common.config import Config
 from common.policy import linear_decay
 from common.shared_memory import SharedArrays
+from common.state_files import State
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +104,23 @@ def make_optimizer(
 def can_fuse(device: torch.device) -> bool:
     """Return whether torch has Adam as one kernel on a device; not every version has it for mps."""
     return device.type in ("cpu", "cuda")
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> list[State]:
+    """Return the moments and step counts of each parameter, in order; none before the first step."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    states = [optimizer.state[each] for each in parameters]
+    return [{name: value.cpu().numpy() for name, value in state.items()} for state in states]
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: list[State]) -> None:
+    """Give an optimizer the moments and step counts that ``optimizer_state`` returned."""
+    import torch
+
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for parameter, values in zip(parameters, saved, strict=True):
+        for name, value in values.items():
+            optimizer.state[parameter][name] = torch.from_numpy(value).to(parameter.device)
 
 
 def set_step_size(optimizer: torch.optim.Optimizer, config: Config, env_steps: int) -> None:

@@ -81,11 +81,15 @@ def audit_report(shared: Shared, audit: AuditReader) -> dict[str, Any] | None:
 
 
 def windows(telemetry: Telemetry, held_seconds: float) -> dict[str, Any]:
-    """Return the training time and the steady window, on the clocks of the roles themselves."""
+    """Return the training time and the steady window, on the clocks of the roles themselves.
+
+    The training time is that of all parts of a run. The steady window lies in this part of it.
+    """
     words = telemetry.arrays["words"]
     started = [int(row[WORD["started_ns"]]) for row in words if row[WORD["started_ns"]]]
     end_ns = max(_end_ns(row) for row in words)
-    training = (end_ns - min(started)) / 1e9 - held_seconds if started else 0.0
+    own_seconds = (end_ns - min(started)) / 1e9 - held_seconds if started else 0.0
+    training = telemetry.before.training_seconds + own_seconds
     writers = [row for row in words if row[WORD["first_update_ns"]]]
     if not writers:
         nothing = {"steady_seconds": None, "steady_env_steps": 0, "steady_updates": 0}
@@ -98,7 +102,7 @@ def windows(telemetry: Telemetry, held_seconds: float) -> dict[str, Any]:
         "training_seconds": training,
         "steady_seconds": max(steady_ns, 1) / 1e9,
         "steady_env_steps": telemetry.total("env_steps") - before,
-        "steady_updates": telemetry.total("updates"),
+        "steady_updates": telemetry.total("updates") - telemetry.before.updates,
     }
 
 

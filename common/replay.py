@@ -16,6 +16,7 @@ from common.consumption import Consumption
 from common.experience import ExperienceBuffer
 from common.returns import n_step_window
 from common.shared_memory import memory_fence
+from common.state_files import State
 from common.telemetry import Probe
 from common.types import Batch, FloatArray, IntArray
 
@@ -31,6 +32,12 @@ class Replay(Protocol):
     """What a learner needs of either kind."""
 
     num_transitions: int
+
+    def state(self) -> State:
+        """Return what a resumed run needs; the rows themselves are the buffer's."""
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
 
     def take_in(self) -> None:
         """Look for newly published rows."""
@@ -65,6 +72,8 @@ class _Reader:
         self.num_places = buffer.num_workers * self.num_rows * self.num_lanes
         self.taken_rows = [0] * buffer.num_workers
         self.taken_env_steps = [0] * buffer.num_workers
+        self._first_row = [0] * buffer.num_workers  # later where a resumed run's rows were not saved
+        self._saves_rows = config.checkpoint_replay
         self._offsets = np.arange(config.n_step)
         # The same memory with worker, slot and lane as one axis: one gather instead of three.
         self._flat = {
@@ -80,10 +89,39 @@ class _Reader:
             )
         self.priority = buffer["priority"].reshape(-1)
 
+    def state(self) -> State:
+        """Return how far this reader is."""
+        consumption = self._consumption
+        return {
+            "with_rows": self._saves_rows,
+            "first_row": self._first_row,
+            "taken_rows": self.taken_rows,
+            "taken_env_steps": self.taken_env_steps,
+            "consumption": None if consumption is None else consumption.state(self._saves_rows),
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken.
+
+        Where the rows were not saved, those that were published and not taken in yet are lost.
+        """
+        self._first_row = state["first_row"]
+        self.taken_rows, self.taken_env_steps = state["taken_rows"], state["taken_env_steps"]
+        if self._consumption is not None and state["consumption"] is not None:
+            self._consumption.load_state(state["consumption"])
+        if state["with_rows"]:
+            return
+        for worker in range(self._buffer.num_workers):
+            until = self._buffer.published(worker)
+            env_steps = self._buffer.env_steps_until(worker, until)
+            self._probe.count("dropped", env_steps - self.taken_env_steps[worker])
+            self.taken_rows[worker], self.taken_env_steps[worker] = until, env_steps
+            self._first_row[worker] = until
+
     def first_safe_row(self, worker: int) -> int:
         """Return the oldest row of a worker outside the band that it may be overwriting."""
         safe = self._buffer.writing(worker) - self.num_rows + self._buffer.guard_rows
-        return max(0, safe)
+        return max(self._first_row[worker], safe)
 
     def new_rows(self, worker: int) -> tuple[int, int]:
         """Return the range of rows published since the last call, and count them.
@@ -202,6 +240,15 @@ class UniformReplay:
         self._weight = np.ones(config.batch_size, dtype=np.float32)
         self.num_transitions = 0
 
+    def state(self) -> State:
+        """Return what a resumed run needs; the rows themselves are the buffer's."""
+        return {"reader": self._reader.state(), "num_transitions": self.num_transitions}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._reader.load_state(state["reader"])
+        self.num_transitions = state["num_transitions"] if state["reader"]["with_rows"] else 0
+
     def take_in(self) -> None:
         """Look for newly published rows."""
         reader = self._reader
@@ -287,6 +334,29 @@ class PrioritizedReplay:
         self._tree.compile()
         self._first_kept = [0] * buffer.num_workers
         self.num_transitions = 0
+
+    def state(self) -> State:
+        """Return what a resumed run needs: above all, the priority of every row that is saved."""
+        state: State = {
+            "reader": self._reader.state(),
+            "num_transitions": self.num_transitions,
+            "first_kept": self._first_kept,
+            "total": self._tree.total,
+        }
+        if state["reader"]["with_rows"]:
+            state["priorities"] = self._tree.get(np.arange(self._reader.num_places))
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._reader.load_state(state["reader"])
+        if "priorities" not in state:
+            self._first_kept = list(self._reader.taken_rows)
+            return
+        self._first_kept = state["first_kept"]
+        self.num_transitions = state["num_transitions"]
+        # Every node is the sum of its two children, whatever was set when: the same tree, to the bit.
+        self._tree.set(np.arange(self._reader.num_places), state["priorities"])
 
     def take_in(self) -> None:
         """Enter newly published rows with their first priority; remove those about to be reused."""

@@ -20,6 +20,7 @@ import psutil
 from numpy.typing import DTypeLike, NDArray
 
 from common.config import ConfigError
+from common.state_files import State, fill
 
 ALIGNMENT_BYTES = 64  # one cache line: two writers' arrays never share a line
 
@@ -71,6 +72,19 @@ class SharedArrays:
         self._layout, self.num_bytes = state["layout"], state["num_bytes"]
         self._raw = state["raw"]
         self._make_views()
+
+    def state(self) -> State:
+        """Return every array; whole only while nobody writes."""
+        return dict(self._views)
+
+    def load_state(self, state: State) -> None:
+        """Fill the arrays with what ``state`` returned.
+
+        Raises:
+            StateError: it is of other arrays.
+        """
+        for name, view in self._views.items():
+            fill(view, state.get(name), name)
 
     def _make_views(self) -> None:
         base = np.frombuffer(self._raw, dtype=np.uint8)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -25,7 +25,7 @@ import psutil
 from common.acting import NetworkSpec, initial_weights, network_spec
 from common.audit import AuditReader, SharedMaster
 from common.checkpoint import save_model
-from common.config import Config
+from common.config import Config, ConfigError
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_and_compare
 from common.experience import ExperienceBuffer
@@ -34,7 +34,10 @@ from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.outcome import TRAIN_RETURNS, make_result, windows
 from common.processes import Role, random_stream, run_child
+from common.saved_run import SavedRun
+from common.saving import Checkpointer
 from common.shared_memory import require_room_for_processes
+from common.state_files import State, StateError
 from common.telemetry import WORD, NullObserver, Observer, Probe, Telemetry
 from common.types import Evaluation, FloatArray, RoleReport, RunResult
 from common.weights import SharedWeights
@@ -45,6 +48,8 @@ MEMORY_SECONDS = 0.5
 HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
+# Ctrl-C has to end a run within 3 seconds; a process that is stuck saves nothing in them.
+INTERRUPT_SAVE_SECONDS = 1.5
 
 
 @dataclass
@@ -56,12 +61,16 @@ class RunProbe:
         folder: where ``model.pt`` and ``best.pt`` are written; None writes nothing.
         command_started_at: on the ``perf_counter`` clock.
         final_evaluation: whether the final weights play 100 episodes; to measure speed needs none.
+        facts: about the run, for whoever reads a checkpoint of it: the strategy's name, ``config``.
+        resume: the checkpoint to go on from.
     """
 
     observer: Observer = field(default_factory=NullObserver)
     folder: Path | None = None
     command_started_at: float = field(default_factory=time.perf_counter)
     final_evaluation: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    resume: SavedRun | None = None
 
 
 class Shared:
@@ -143,15 +152,46 @@ class _Supervisor:
         threshold = shared.info.reward_threshold
         self._health = HealthWatch(self._telemetry, probe.observer, actors, threshold)
         self._q_bias: float | None = None
+        self._saver = Checkpointer(
+            config, self._telemetry, roles, probe.folder, probe.facts, self._state, probe.resume
+        )
+        self._command_seconds_before = 0.0
+        self._restore()
         self._children: list[_Child] = []
         self._interrupts = 0
         self._stop_reason: str | None = None
-        self._stop_deadline = float("inf")
+        self._stop_timeout = self._stop_deadline = float("inf")
         self._error: str | None = None
-        self._held_seconds = 0.0
+        self._evaluation_seconds = 0.0
         self._is_playing = False
         self._evaluations_done = [0] * len(roles)
         self._next_tick = self._next_memory = 0.0
+
+    def _state(self) -> State:
+        """Return what only the supervisor knows, for a checkpoint."""
+        return {
+            "training_seconds": self._training_seconds(),
+            "command_seconds": self._command_seconds(),
+            "record": self._record.state(),
+            "health": self._health.state(),
+            "audit": self._audit.state(),
+            "q_bias": self._q_bias,
+        }
+
+    def _restore(self) -> None:
+        if self._probe.resume is None:
+            return
+        try:
+            self._saver.restore()
+            own = self._probe.resume.run["own"]
+            for part in ("record", "health", "audit"):
+                getattr(self, f"_{part}").load_state(own[part])
+            self._q_bias, self._command_seconds_before = own["q_bias"], own["command_seconds"]
+        except (StateError, KeyError, TypeError, ValueError) as error:
+            text = " ".join(str(error).split())
+            raise ConfigError(
+                f"the checkpoint {self._probe.resume.folder} does not fit this run: {text}"
+            ) from None
 
     def run(self) -> RunResult:
         """Start, watch, stop, collect."""
@@ -189,7 +229,7 @@ class _Supervisor:
                     args=(
                         role,
                         self._config,
-                        Probe(self._telemetry, i, self._config),
+                        Probe(self._telemetry, i, self._config, self._saver.role_state(i)),
                         there,
                         time.perf_counter(),
                     ),
@@ -209,6 +249,8 @@ class _Supervisor:
                 self._listen(child)
             self._check_limits()
             self._evaluate_on_request()
+            self._saver.advance()
+            self._stop_when_saved()
             self._tick()
             time.sleep(POLL_SECONDS)
 
@@ -245,13 +287,29 @@ class _Supervisor:
     def _stop(self, reason: str, timeout: float) -> None:
         if self._stop_reason in (None, "completed") and reason != self._stop_reason:
             self._stop_reason = reason
-            self._stop_deadline = min(self._stop_deadline, time.perf_counter() + timeout)
-        self._telemetry.set_control("stop", 1)
+            self._stop_timeout = min(self._stop_timeout, timeout)
+            within = INTERRUPT_SAVE_SECONDS if reason == "interrupted" else timeout
+            self._saver.want_last(within, reason)
+        if reason == "failed":
+            self._saver.give_up()
+        self._saver.advance()  # asked for before anybody who is held now goes on
+        self._stop_when_saved()
+
+    def _stop_when_saved(self) -> None:
+        """Have everybody leave, once what they leave is in a checkpoint (or cannot be)."""
+        if self._stop_reason is None:
+            return
+        self._telemetry.set_control("evaluations_off", 1)
+        if self._saver.is_over:
+            deadline = time.perf_counter() + self._stop_timeout
+            self._stop_deadline = min(self._stop_deadline, deadline)
+            self._telemetry.set_control("stop", 1)
 
     def _check_limits(self) -> None:
         if self._interrupts == 1:
             self._stop("interrupted", INTERRUPT_TIMEOUT_SECONDS)
         elif self._interrupts > 1:
+            self._saver.give_up()
             self._stop("interrupted", 0.0)
             self._stop_deadline = 0.0
         config = self._config
@@ -274,10 +332,20 @@ class _Supervisor:
 
     def _training_seconds(self) -> float:
         words = self._telemetry.arrays["words"][:, WORD["started_ns"]]
-        started = words[words > 0]
+        started, before = words[words > 0], self._telemetry.before.training_seconds
         if len(started) == 0:
-            return 0.0
-        return time.perf_counter() - float(started.min()) / 1e9 - self._held_seconds
+            return before
+        return before + time.perf_counter() - float(started.min()) / 1e9 - self._held_seconds
+
+    @property
+    def _held_seconds(self) -> float:
+        """What is to be taken off the training clock."""
+        return self._evaluation_seconds + self._saver.held_seconds
+
+    def _command_seconds(self) -> float:
+        """Return the seconds since the command was started, with those of the run's earlier parts."""
+        since = time.perf_counter() - self._probe.command_started_at
+        return self._command_seconds_before + since
 
     def _evaluate_on_request(self) -> None:
         for i in range(len(self._roles)):
@@ -286,11 +354,12 @@ class _Supervisor:
                 continue
             training_seconds = self._training_seconds()
             started = time.perf_counter()
-            if self._hold_all():
-                self._evaluate(training_seconds)
-            self._held_seconds += time.perf_counter() - started
+            if self._hold_all() and self._evaluate(training_seconds):
+                self._telemetry.set_control("evaluations_done", requested)
+            else:
+                self._telemetry.set_control("evaluations_off", 1)
+            self._evaluation_seconds += time.perf_counter() - started
             self._evaluations_done[i] = requested
-            self._telemetry.set_control("evaluations_done", requested)
             self._telemetry.set_control("pause", 0)
 
     def _hold_all(self) -> bool:
@@ -311,21 +380,22 @@ class _Supervisor:
         self._fail(f"not every process reached its stop check in {HOLD_TIMEOUT_SECONDS:.0f} s")
         return False
 
-    def _evaluate(self, training_seconds: float) -> None:
+    def _evaluate(self, training_seconds: float) -> bool:
         vector = self._shared.latest()
         number = len(self._record.evaluations)
         returns = self._play(vector, self._config.evaluation_episodes, number)
         if returns is None:
-            return
+            return False
         evaluation = self._evaluation(returns, training_seconds)
         best = self._record.add(evaluation, vector)
         self._probe.observer.on_evaluation(evaluation, best)
         self._health.evaluated(evaluation, self._record.solved_at is not None)
         if not self._record.wants_confirmation:
-            return
+            return True
         returns = self._play(vector, FINAL_EPISODES, number, confirm=1)
         if returns is not None and self._record.confirm(returns) and self._config.until_solved:
             self._stop("completed", STOP_TIMEOUT_SECONDS)
+        return True
 
     def _play(
         self, vector: FloatArray, episodes: int, number: int, confirm: int = 0
@@ -363,6 +433,7 @@ class _Supervisor:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
+            self._health.not_saved(self._saver.report.error, self._telemetry.total("env_steps"))
             self._health.look(self._training_seconds())
             self._probe.observer.on_tick(
                 self._telemetry.total("env_steps"),
@@ -397,6 +468,8 @@ class _Supervisor:
         )
         result.health, result.alarms = self._health.samples, self._health.judge.alarms
         result.q_bias = self._q_bias
+        result.checkpoint = self._saver.report if self._saver.is_wanted else None
+        result.before = self._telemetry.before
         result.models_saved = self._save_models(result)
         return result
 
@@ -405,7 +478,7 @@ class _Supervisor:
             env_steps=self._telemetry.total("env_steps"),
             updates=self._telemetry.total("updates"),
             training_seconds=training_seconds,
-            command_seconds=time.perf_counter() - self._probe.command_started_at,
+            command_seconds=self._command_seconds(),
             episode_returns=returns,
         )
 

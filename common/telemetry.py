@@ -20,8 +20,10 @@ import numpy as np
 from common import distributions
 from common.config import Config
 from common.distributions import NUM_PLACES, add_counts, add_value, add_values
-from common.shared_memory import SharedArrays
-from common.types import Alarm, Evaluation, IntArray
+from common.role_state import RoleState
+from common.shared_memory import SharedArrays, memory_fence
+from common.state_files import State, fill
+from common.types import Alarm, Before, Evaluation, IntArray
 
 COUNTERS = (
     "env_steps",
@@ -35,6 +37,7 @@ COUNTERS = (
     "weights_version",
     "lock_waits",
     "health_samples",
+    "episodes_cut",
 )
 MARKS = (
     "heartbeat_ns",
@@ -47,6 +50,10 @@ MARKS = (
     "held_ns_at_first_update",
     "is_held",
     "evaluations_requested",
+    "is_resumable",
+    "is_at_end",
+    "saved",
+    "save_failed",
 )
 ACTIVITIES = (
     "env_step",
@@ -61,10 +68,22 @@ ACTIVITIES = (
     "lock",
     "barrier",
     "evaluation",
+    "checkpoint",
 )
 WORD = {name: i for i, name in enumerate((*COUNTERS, *MARKS, *ACTIVITIES))}
 WORDS_PER_ROLE = -(-len(WORD) // 8) * 8  # whole cache lines: no two writers share one
-CONTROL = {"stop": 0, "pause": 1, "evaluations_done": 2}
+# evaluations_off: the run ends, and nobody will evaluate. save_learner, save: number of the checkpoint
+# that the learner, or everybody, shall save a part of; saves_done: of the last that is through.
+# may_leave: whether what has to be saved before anybody leaves is saved.
+CONTROL = {
+    name: i
+    for i, name in enumerate(
+        (
+            *("stop", "pause", "evaluations_done", "evaluations_off"),
+            *("save_learner", "save", "saves_done", "may_leave"),
+        )
+    )
+}
 EPISODES_KEPT = 256
 
 # A process remembers when its last activities began and ended: (begin ns, end ns, word) each.
@@ -122,12 +141,19 @@ HEALTH = (
 )
 HEALTH_KEPT = 64
 
+# What a resumed run goes on with, beside the counters.
+KEPT_ARRAYS = ("episodes", "histograms", "lengths", "consumed", "gauges", "health")
+
 HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
 
+EVENTS = "events.jsonl"
+
 HEARTBEAT, ENV_STEPS, UPDATES = WORD["heartbeat_ns"], WORD["env_steps"], WORD["updates"]
 STARTED = WORD["started_ns"]
-STOP, PAUSE, EVALUATIONS_DONE = CONTROL["stop"], CONTROL["pause"], CONTROL["evaluations_done"]
+STOP, PAUSE = CONTROL["stop"], CONTROL["pause"]
+EVALUATIONS_DONE, EVALUATIONS_OFF = CONTROL["evaluations_done"], CONTROL["evaluations_off"]
+SAVES_DONE, MAY_LEAVE, SAVED = CONTROL["saves_done"], CONTROL["may_leave"], WORD["saved"]
 
 
 class Moment(NamedTuple):
@@ -167,6 +193,29 @@ class Telemetry:
                 "control": ((len(CONTROL),), np.int64),
             }
         )
+
+        self.before = Before()
+
+    def state(self) -> State:
+        """Return what was counted. Clocks and flags belong to the processes and are not part of it."""
+        kept = {name: self.arrays[name] for name in KEPT_ARRAYS}
+        return {"counters": self.arrays["words"][:, : len(COUNTERS)], **kept}
+
+    def load_state(self, state: State, training_seconds: float) -> None:
+        """Go on counting where ``state`` was taken, before any process starts.
+
+        Args:
+            state: of the earlier part.
+            training_seconds: that it took.
+
+        Raises:
+            StateError: it is of other processes.
+        """
+        counters = self.arrays["words"][:, : len(COUNTERS)]
+        fill(counters, state["counters"], "counters")
+        for name in KEPT_ARRAYS:
+            fill(self.arrays[name], state[name], name)
+        self.before = Before(self.total("env_steps"), self.total("updates"), training_seconds)
 
     def total(self, name: str) -> int:
         """Sum one word over all processes."""
@@ -241,11 +290,16 @@ class Probe:
         telemetry: the run's blocks.
         role: this process's row.
         config: choices; only the limits and the evaluation schedule are used.
+        saves: where this process's part of a checkpoint is; None if there are no checkpoints.
     """
 
-    def __init__(self, telemetry: Telemetry, role: int, config: Config) -> None:
+    def __init__(
+        self, telemetry: Telemetry, role: int, config: Config, saves: RoleState | None = None
+    ) -> None:
         self._telemetry = telemetry
         self._role = role
+        self._saves = saves
+        self._save_word = CONTROL["save_learner" if saves is not None and saves.is_first else "save"]
         self._at_end: list[Callable[[], None]] = []
         self._steps = config.steps
         self._evaluate_every = config.evaluate_every_env_steps
@@ -284,19 +338,92 @@ class Probe:
         self.__dict__.update(state)
         self._open()
 
+    def resumable(self, **parts: Any) -> None:
+        """Name what only this process has and a resumed run needs; a resumed run loads it here.
+
+        From then on ``should_stop`` may save it. So whoever asks that must be where this function,
+        started anew with the same parts, would get to.
+
+        Args:
+            parts: numpy generators, or objects with ``state`` and ``load_state``.
+        """
+        self.set("is_resumable", 1)
+        if self._saves is not None:
+            self.count("episodes_cut", self._saves.register({"probe": self, **parts}))
+
+    def state(self) -> State:
+        """Return where the schedule of evaluations is."""
+        return {"next": self._next_evaluation, "updates": self._updates_at_evaluation}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._next_evaluation, self._updates_at_evaluation = state["next"], state["updates"]
+
     def should_stop(self, unpublished_env_steps: int = 0) -> bool:
         """Return whether to leave the loop; waits here while the supervisor holds everybody.
+
+        What this process has named in ``resumable`` is saved here when a checkpoint is due, and before
+        it leaves at the last env step.
 
         Args:
             unpublished_env_steps: env steps that this process has made and not yet published.
         """
         words = self._words
         words[HEARTBEAT] = now = time.perf_counter_ns()
-        if not words[WORD["started_ns"]]:
+        if not words[STARTED]:
             self._start_together(now)
         if self._control[PAUSE]:
             self._hold_while(lambda: self._control[PAUSE] != 0)
-        return self._control[STOP] != 0 or self.env_steps + unpublished_env_steps >= self._steps
+        if self._control[self._save_word] != words[SAVED]:
+            self._save()
+        if self._control[STOP] != 0:
+            return True
+        if self.env_steps + unpublished_env_steps < self._steps:
+            return False
+        self._wait_to_leave()
+        return True
+
+    def should_stop_within(self) -> bool:
+        """Return whether to leave in the middle of something that the others count on to be finished.
+
+        Nothing is saved there, and the last env step is no reason.
+        """
+        words = self._words
+        words[HEARTBEAT] = time.perf_counter_ns()
+        if self._control[PAUSE]:
+            self._hold_while(lambda: self._control[PAUSE] != 0)
+        return self._control[STOP] != 0
+
+    def _save(self) -> None:
+        """Save this process's part of a checkpoint, and stand still until all have saved theirs."""
+        number = self._control[self._save_word]
+        assert self._saves is not None
+        if self._control[SAVES_DONE] < number:  # else this process was too late, and it is over
+            self._words[WORD["save_failed"]] = self._saves.save(number)
+        memory_fence()
+        self._words[SAVED] = number
+        self._hold_while(
+            lambda: self._control[SAVES_DONE] < number and not self._control[STOP], "checkpoint"
+        )
+
+    def _wait_to_leave(self) -> None:
+        """Wait at the last env step until a checkpoint is saved: what a process does as it leaves (it
+        closes its last rows) has no place in one.
+        """
+        control, words = self._control, self._words
+        if self._saves is None:
+            return
+        words[WORD["is_at_end"]] = 1
+        while not control[MAY_LEAVE] and not control[STOP]:
+            if control[self._save_word] != words[SAVED]:
+                self._save()
+            self._hold_while(
+                lambda: (
+                    not (control[MAY_LEAVE] or control[STOP])
+                    and control[self._save_word] == words[SAVED]
+                ),
+                "checkpoint",
+            )
 
     def _start_together(self, now: int) -> None:
         """Wait until every process has made its parts: importing torch takes a second or more.
@@ -414,7 +541,7 @@ class Probe:
     def count_update(self) -> None:
         """Count one optimizer step; the first one opens the steady window."""
         words = self._words
-        if words[UPDATES] == 0:
+        if words[WORD["first_update_ns"]] == 0:
             words[WORD["env_steps_at_first_update"]] = self.env_steps
             words[WORD["held_ns_at_first_update"]] = words[WORD["held_ns"]]
             words[WORD["first_update_ns"]] = time.perf_counter_ns()
@@ -464,7 +591,11 @@ class Probe:
         return self.updates >= self._updates_at_evaluation + self._evaluation_min_updates
 
     def evaluate(self) -> None:
-        """Ask for an evaluation of the published weights and wait until it is done."""
+        """Ask for an evaluation of the published weights and wait until it is done.
+
+        If the run ends before that, it is due again, for the run that goes on from there.
+        """
+        before = self._next_evaluation, self._updates_at_evaluation
         self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
         self._updates_at_evaluation = self.updates
         self.count("evaluations_requested")
@@ -472,11 +603,13 @@ class Probe:
         self._hold_while(
             lambda: (
                 (self._control[EVALUATIONS_DONE] < request or self._control[PAUSE] != 0)
-                and self._control[STOP] == 0
+                and self._control[STOP] == self._control[EVALUATIONS_OFF] == 0
             )
         )
+        if self._control[EVALUATIONS_DONE] < request:
+            self._next_evaluation, self._updates_at_evaluation = before
 
-    def _hold_while(self, condition: Any) -> None:
+    def _hold_while(self, condition: Any, activity: str = "evaluation") -> None:
         started = time.perf_counter_ns()
         self._words[WORD["is_held"]] = 1
         while condition():
@@ -485,8 +618,8 @@ class Probe:
         self._words[WORD["is_held"]] = 0
         now = time.perf_counter_ns()
         self._words[WORD["held_ns"]] += now - started
-        self._words[WORD["evaluation"]] += now - started
-        self._note(started, now, WORD["evaluation"])
+        self._words[WORD[activity]] += now - started
+        self._note(started, now, WORD[activity])
         self._last_ns += now - started
 
 
@@ -523,13 +656,23 @@ class NullObserver:
 
 
 class EventLog:
-    """``events.jsonl``: one JSON object per line, flushed as written. Belongs to the supervisor."""
+    """``events.jsonl``: one JSON object per line, flushed as written. Belongs to the supervisor.
 
-    def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("w", encoding="utf-8")
+    Args:
+        path: the file.
+        kept_bytes: of what is there already; what follows them is dropped with the first row.
+    """
+
+    def __init__(self, path: Path, kept_bytes: int = 0) -> None:
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._kept_bytes: int | None = min(kept_bytes, path.stat().st_size)
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one row."""
+        if self._kept_bytes is not None:
+            # What an interrupted run wrote after its last checkpoint happens once more from here on.
+            self._file.truncate(self._kept_bytes)
+            self._kept_bytes = None
         self._file.write(json.dumps({"kind": kind, **values}) + "\n")
         self._file.flush()
 

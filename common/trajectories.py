@@ -22,6 +22,7 @@ from common.consumption import (
 from common.envs import EnvInfo
 from common.experience import ExperienceBuffer
 from common.shared_memory import SharedArrays, memory_fence
+from common.state_files import State
 from common.telemetry import Probe
 from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
@@ -122,6 +123,25 @@ class Rollout:
         self._row += 1
         self.num_env_steps += int(step.valid.sum())
 
+    def state(self) -> State:
+        """Return what was written since the last ``take``."""
+        rows = {name: array[: self._row] for name, array in self._rows._asdict().items()}
+        return {"num_rows": self._row, "num_env_steps": self.num_env_steps, **rows}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._row, self.num_env_steps = state["num_rows"], state["num_env_steps"]
+        for name, array in self._rows._asdict().items():
+            array[: self._row] = state[name]
+
+    def cut(self, lanes: BoolArray) -> None:
+        """End the episodes of some lanes ``[L]`` with the last row; see ``SegmentWriter.cut``."""
+        if self._row == 0:
+            return
+        rows, last = self._rows, self._row - 1
+        ended = rows.terminated[last] | rows.truncated[last]
+        rows.truncated[last] |= lanes & rows.valid[last] & ~ended
+
     def take(self, observation: NDArray[Any]) -> Trajectory:
         """Return what was written, closed by the last observation ``[B, ...]``, and start anew.
 
@@ -167,6 +187,18 @@ class TrajectoryQueue:
         self._next_worker = 0
         self._num_taken = 0
         self._clock: UpdateClock | None = None  # the learner's, made there
+
+    def state(self) -> State:
+        """Return what only the learner knows of it."""
+        clock = None if self._clock is None else self._clock.state()
+        return {"next_worker": self._next_worker, "num_taken": self._num_taken, "clock": clock}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._next_worker, self._num_taken = state["next_worker"], state["num_taken"]
+        if state["clock"] is not None:
+            self._clock = UpdateClock()
+            self._clock.load_state(state["clock"])
 
     def is_full(self, worker: int) -> bool:
         """Return whether an actor is as far ahead of the learner as it may be."""

@@ -7,6 +7,7 @@ worker), ``A`` the actions, ``n`` the n-step length. ``...`` is the shape of one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -193,6 +194,42 @@ class RoleReport:
     counters: dict[str, int] = field(default_factory=dict)
 
 
+class Before(NamedTuple):
+    """What the earlier parts of a resumed run came to; all zero in a new run."""
+
+    env_steps: int = 0
+    updates: int = 0
+    training_seconds: float = 0.0
+
+
+NOTHING_BEFORE = Before()
+
+
+@dataclass
+class CheckpointReport:
+    """What the checkpoints of a run came to.
+
+    Attributes:
+        folder: where the last one is; None if none was made.
+        replay: whether it holds the replay.
+        saves: how many were made in this part of the run.
+        saved_at_env_steps: of the last one.
+        num_bytes: of the last one.
+        held_seconds: the longest that everybody stood still for what is shared.
+        save_seconds: the longest from the request until the files were on the disk.
+        error: why the last attempt failed, if it did.
+    """
+
+    folder: Path | None = None
+    replay: bool = True
+    saves: int = 0
+    saved_at_env_steps: int | None = None
+    num_bytes: int = 0
+    held_seconds: float = 0.0
+    save_seconds: float = 0.0
+    error: str | None = None
+
+
 @dataclass
 class RunResult:
     """What ``train`` returns. Seconds are on the training clock unless the name says otherwise.
@@ -226,6 +263,9 @@ class RunResult:
         lost_by_element: ``[P]`` lost writes of each weight; None where they were not counted.
         layout: name and shape of each part of the weights, in the order of the flat vector.
         spans: per role, its last activities ``[n, 3]``, see ``Telemetry.spans``.
+        checkpoint: what the checkpoints came to.
+        before: what a resumed run's earlier parts came to. ``env_steps``, ``updates`` and
+            ``training_seconds`` are of all parts; the steady window and the roles' times of this one.
     """
 
     status: str
@@ -257,6 +297,8 @@ class RunResult:
     lost_by_element: IntArray | None = None
     layout: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     spans: list[IntArray] = field(default_factory=list)
+    checkpoint: CheckpointReport | None = None
+    before: Before = NOTHING_BEFORE
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

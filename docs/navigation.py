@@ -35,7 +35,7 @@ FIRST = {
     ),
     "reference": ("cli", "config", "summary", "traits", "glossary", "benchmarks"),
     "reference/strategies": ("single", "vector", "sync", "hogwild", "a3c", "impala", "apex", "pqn"),
-    "explanation": ("how-it-works", "lost-updates", "statistics", "presets"),
+    "explanation": ("how-it-works", "six-answers", "lost-updates", "statistics", "presets"),
 }
 
 Nav = list[Any]

@@ -108,6 +108,7 @@ def actor_learner(
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state, probe)
     network, lock = ActingNetwork(shared.spec, learner.vector), FileLock(shared.lock_file, probe)
+    probe.resumable(lanes=lanes, exploration=exploration, rollout=rollout, learner=learner)
     seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):

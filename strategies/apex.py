@@ -116,7 +116,9 @@ def actor(
     writer = SegmentWriter(buffer, worker, config)
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
+    probe.resumable(lanes=lanes, exploration=exploration, writer=writer)
     observation = lanes.reset()
+    wait_for_learner(config, probe)  # a resumed run may have been saved in the middle of it
     while not probe.should_stop(writer.unpublished_env_steps):
         # act
         q_values = network.q_values(observation)
@@ -154,6 +156,7 @@ def learner(
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
     trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
+    probe.resumable(draws=draws, replay=replay, trainer=trainer)
     while not probe.should_stop():
         # learn
         replay.take_in()

@@ -120,6 +120,9 @@ def actor_learner(
     learner = Learner(config, shared.spec, shared.latest(), master, shared_state=state, probe=probe)
     lock = FileLock(shared.lock_file, probe)
     network = ActingNetwork(shared.spec, learner.vector)
+    probe.resumable(
+        lanes=lanes, exploration=exploration, draws=draws, writer=writer, replay=replay, learner=learner
+    )
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
         # act

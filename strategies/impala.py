@@ -98,7 +98,9 @@ def actor(
     writer = SegmentWriter(queue.buffer, worker, queue.config)
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
+    probe.resumable(lanes=lanes, exploration=exploration, writer=writer)
     observation = lanes.reset()
+    wait_for_room(probe, queue, worker)  # a resumed run may have been saved in the middle of it
     while not probe.should_stop(writer.unpublished_env_steps):
         # act
         _, logits = network.heads(observation)
@@ -130,6 +132,7 @@ def learner(
     from common.on_policy import OnPolicyLearner, adam
 
     trainer = OnPolicyLearner(config, weights.spec, MasterWriter(master), adam, probe, "V")
+    probe.resumable(queue=queue, trainer=trainer)
     while not probe.should_stop():
         # learn
         trajectory = queue.take(probe)

@@ -93,6 +93,7 @@ def actor_learner(
     rollout = Rollout(config.rollout_length, config.envs_per_worker, info)
     learner = OnPolicyLearner(config, weights.spec, MasterWriter(master), radam, probe)
     network = ActingNetwork(weights.spec, learner.vector)
+    probe.resumable(lanes=lanes, exploration=exploration, draws=draws, rollout=rollout, learner=learner)
     observation = lanes.reset()
     while not probe.should_stop(rollout.num_env_steps):
         # act

@@ -97,6 +97,9 @@ def actor_learner(
     replay = make_replay(config, buffer, draws, probe)
     learner = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
     network = ActingNetwork(weights.spec, learner.vector)
+    probe.resumable(
+        lanes=lanes, exploration=exploration, draws=draws, writer=writer, replay=replay, learner=learner
+    )
     observation = lanes.reset()
     while not probe.should_stop(writer.unpublished_env_steps):
         # act

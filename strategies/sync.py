@@ -96,8 +96,9 @@ def actor(
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
     schedule = (config.epsilon_start, config.epsilon_end, config.epsilon_decay_env_steps)
+    probe.resumable(lanes=lanes, exploration=exploration, writer=writer)
     observation = lanes.reset()
-    round_number = 1
+    round_number = barrier.round_number + 1
     while wait_for_start(config, probe, barrier, round_number):
         version = weights.pull(vector, version)
         probe.set("weights_version", version)
@@ -140,7 +141,8 @@ def learner(
     draws = np.random.default_rng(random_stream(config.seed, "replay"))
     replay = make_replay(config, buffer, draws, probe)
     trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
-    round_number = 1
+    probe.resumable(draws=draws, replay=replay, trainer=trainer)
+    round_number = barrier.round_number + 1
     while not probe.should_stop(barrier.unpublished_env_steps):
         # observe: a round
         barrier.begin(round_number, probe.env_steps)
@@ -171,9 +173,12 @@ def learner(
 
 
 def wait_for_start(config: Config, probe: Probe, barrier: RoundBarrier, round_number: int) -> bool:
-    """Hold an actor at the barrier; return whether the round began, or False if all is over."""
+    """Hold an actor at the barrier; return whether the round began, or False if all is over.
+
+    Only here an actor is saved for a checkpoint: in a round it is waited for.
+    """
     while not barrier.has_begun(round_number):
-        if barrier.is_over or is_cut_short(config, probe):
+        if barrier.is_over or (probe.should_stop() and probe.env_steps < config.steps):
             return False
         probe.wait("barrier")
     return True
@@ -193,7 +198,7 @@ def is_cut_short(config: Config, probe: Probe) -> bool:
 
     That of the last env step is finished: else who is cut off, and the weights, would depend on speed.
     """
-    return probe.should_stop() and probe.env_steps < config.steps
+    return probe.should_stop_within() and probe.env_steps < config.steps
 
 
 # --- End of the difference ---

@@ -75,6 +75,8 @@ def actor_learner(
     torch inside, and only if it learns. Its loop asks ``probe.should_stop()`` between two steps and
     never waits for another process without asking.
     """
+    # make lanes, generators, writer, replay, learner; name them for checkpoints before lanes.reset()
+    probe.resumable()
     while not probe.should_stop():
         # act: choose actions and step the lanes
         # observe: write the row, publish when a chunk is full

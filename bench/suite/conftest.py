@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ from common.processes import limit_threads, thread_limits
 
 # Two results are compared by their machine; what differs from minute to minute is left out.
 STABLE = ("brand_raw", "arch", "count")
+
+# What else used the machine when the session began: processes that were running or waiting to.
+LOAD_AT_START = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,6 +39,11 @@ def pytest_benchmark_update_machine_info(config: Any, machine_info: dict[str, An
 def pytest_benchmark_update_commit_info(config: Any, commit_info: dict[str, Any]) -> None:
     """Say which commit of the toolkit."""
     commit_info["toolkit"] = commit()
+
+
+def pytest_benchmark_update_json(config: Any, benchmarks: Any, output_json: dict[str, Any]) -> None:
+    """Say how busy the machine was. Not with the machine: it would differ in every comparison."""
+    output_json["load_at_start"] = LOAD_AT_START
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:

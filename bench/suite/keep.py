@@ -29,7 +29,9 @@ def kept(content: dict[str, Any]) -> dict[str, Any]:
         for each in content["benchmarks"]
     ]
     names = ("machine_info", "commit_info", "datetime")
-    return {**{name: content[name] for name in names}, "benchmarks": benchmarks}
+    load = content.get("load_at_start")
+    head = {name: content[name] for name in names}
+    return {**head, "load_at_start": load, "benchmarks": benchmarks}
 
 
 @click.command()

@@ -36,12 +36,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved session: where it was measured, and what."""
+    """A saved session: where it was measured, what, and how busy the machine was before."""
 
     machine: dict[str, Any]
     commit: dict[str, Any]
     measured_at: str
     results: list[Result]
+    load_at_start: float | None = None
 
     @property
     def groups(self) -> dict[str, list[Result]]:
@@ -68,7 +69,8 @@ def read(path: Path) -> Saved:
         content = json.loads(path.read_text(encoding="utf-8"))
         results = [_result(each) for each in content["benchmarks"]]
         machine, commit = content["machine_info"], content["commit_info"]
-        return Saved(machine, commit, content["datetime"], results)
+        load = content.get("load_at_start")
+        return Saved(machine, commit, content["datetime"], results, load)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -13,6 +13,7 @@ from bench.suite.saved import Result, Saved, duration, read
 from docs.generate.markdown import code, table
 
 KEPT = Path(__file__).parents[1] / "data" / "suite.json"
+QUIET_LOAD = 0.5
 RATIO_HEADERS = ("measured", "aim", "what")
 PART_HEADERS = ("benchmark", "median", "middle half", "times the fastest", "rounds")
 
@@ -37,7 +38,17 @@ def _where(saved: Saved) -> str:
     cores = f"{toolkit['usable_cores']} shared {saved.machine['machine'].replace('_', '-')} cores"
     return (
         f"Measured on {saved.measured_at[:10]} at commit {code(commit)}, on {cores}, one thread per "
-        f"process, with Python {toolkit['python']}, {named}."
+        f"process, with Python {toolkit['python']}, {named}.{_load(saved.load_at_start)}"
+    )
+
+
+def _load(load: float | None) -> str:
+    """Say so if the machine was not quiet."""
+    if load is None or load < QUIET_LOAD:
+        return ""
+    return (
+        f" **Other jobs used the machine (load average {load:.0f} when it began), so the times are too "
+        "long and their ratios uncertain.**"
     )
 
 

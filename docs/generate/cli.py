@@ -99,7 +99,7 @@ def _command(name: str, command: click.Command) -> str:
     elif not arguments:
         parts.append("No options of its own.")
     if taken:
-        parts.append(_taken(taken, shared))
+        parts.append(_taken(taken, own, shared))
     return "\n\n".join(parts)
 
 
@@ -109,26 +109,46 @@ def _is_choice(option: click.Option, shared: Mapping[str, click.Option]) -> bool
     return other is not None and other.opts == option.opts and other.help == option.help
 
 
-def _taken(taken: Iterable[click.Option], shared: Mapping[str, click.Option]) -> str:
-    names = [item.name for item in taken]
-    if set(names) == set(shared):
+def _taken(
+    taken: Iterable[click.Option], own: Iterable[click.Option], shared: Mapping[str, click.Option]
+) -> str:
+    """Say which choices of a run a command takes, in the shorter of two ways."""
+    names = {item.name for item in taken}
+    left_out = [item for name, item in shared.items() if name not in names | {o.name for o in own}]
+    if not left_out:
         return "It also takes every one of the [choices of a run](#the-choices-of-a-run)."
+    if len(left_out) < len(names):
+        spelled = codes(item.opts[0] for item in left_out)
+        return f"It also takes the [choices of a run](#the-choices-of-a-run), but not {spelled}."
     spelled = codes(item.opts[0] for item in taken)
     return f"Of the [choices of a run](#the-choices-of-a-run) it takes {spelled}."
 
 
 def _paragraphs(command: click.Command) -> list[str]:
     """Return a command's help; an example in it becomes a block of code."""
-    text = inspect.cleandoc(command.help or "").split("\f")[0]
+    text = inspect.cleandoc(command.help or "").split("\f")[0].replace("``", "`")
     found = []
     for paragraph in re.split(r"\n\s*\n", text.replace("\b", "")):
         lines = [line.strip() for line in paragraph.split("\n") if line.strip()]
         if lines and re.match(r"Examples?:", lines[0]):
             lines[0] = re.sub(r"^Examples?:\s*", "", lines[0])
-            found.append("```sh\n" + "\n".join(line for line in lines if line) + "\n```")
-        else:
+            found.append(_block(line for line in lines if line))
+        elif lines:
             found.append(" ".join(lines))
-    return [each for each in found if each]
+    if not any(each.startswith("```") for each in found):
+        found += _examples_of_module(command)
+    return found
+
+
+def _block(lines: Iterable[str]) -> str:
+    return "```sh\n" + "\n".join(lines) + "\n```"
+
+
+def _examples_of_module(command: click.Command) -> list[str]:
+    """Return a block of the commands that stand indented in the docstring of the command's file."""
+    module = importlib.import_module(command.callback.__module__) if command.callback else None
+    lines = re.findall(r"^    (python -m \S.*)$", (module and module.__doc__) or "", re.MULTILINE)
+    return [_block(lines)] if lines else []
 
 
 def spelling(option: click.Option) -> str:
@@ -170,5 +190,5 @@ def _range(kind: click.IntRange | click.FloatRange) -> str:
 
 def _default(option: click.Option, context: click.Context) -> str:
     value = option.get_default(context)
-    is_unset = value is None or getattr(value, "name", "") == "UNSET" or value == ()
+    is_unset = value in (None, "", ()) or getattr(value, "name", "") == "UNSET"
     return "" if is_unset or (option.is_flag and not value) else code(value)

@@ -87,8 +87,8 @@ def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[
         "time": {
             "roles": role_times(strategy, generator),
             "bottleneck": "update",
-            "verdict": f"{strategy} is bound by the update.",
-            "suggestion": "Try --batch-size 64.",
+            "verdict": f"{strategy} is bound by the update",
+            "suggestion": "a smaller batch (--batch-size 64)",
         },
         "processes": {"peak_rss_mib": {"learner": draw(300, 400)}, "cpu_utilisation": draw(0.5, 1)},
         "answers": [

@@ -136,8 +136,7 @@ def test_a_planted_attribution_gets_its_verdict_number_and_flags(bottleneck: str
     assert found["bottleneck"] == bottleneck
     assert found["verdict"] is not None and found["suggestion"] is not None
     label = bottleneck if bottleneck == "balanced" else f"{bottleneck}-bound"
-    assert found["verdict"].startswith(f"{label.capitalize()}: {sentence}")
-    assert found["verdict"].endswith(".") and found["suggestion"].startswith("Try ")
+    assert found["verdict"].startswith(f"{label}: {sentence}")
     assert [flag for flag in flags if flag not in found["suggestion"]] == []
 
 
@@ -182,7 +181,7 @@ def test_a_barrier_without_a_slow_worker_asks_for_longer_rounds() -> None:
     assert found["bottleneck"] == "barrier" and "50% of their time at the barrier" in (
         found["verdict"] or ""
     )
-    assert found["suggestion"] == "Try longer rounds: --chunk-steps 8 or --envs-per-worker 16."
+    assert found["suggestion"] == "longer rounds: --chunk-steps 8 or --envs-per-worker 16"
     learning = diagnose(summary_of("sync", actors({"update": 0.6, "barrier": 0.4}, alike, alike)))
     assert learning["bottleneck"] == "learning" and "60% of the time" in (learning["verdict"] or "")
     collecting = {"env_step": 0.5, "act": 0.25, "barrier": 0.25}
@@ -248,7 +247,7 @@ def test_a_real_learner_that_is_slow_is_blamed_and_no_actor_is_recommended(tmp_p
     slow = {"hidden_size": 512, "batch_size": 512, "replay_ratio": 1.0, "replay_capacity": 2_000}
     time = real_run("apex", tmp_path / "run", workers=1, **slow)["time"]
     assert time["bottleneck"] == "learning" and time["verdict"].startswith(
-        "Learning-bound: the actors wait"
+        "learning-bound: the actors wait"
     )
     assert "--workers" not in time["suggestion"] and "--replay-ratio 0.5" in time["suggestion"]
     assert "bench profile --device" in time["suggestion"]

@@ -19,6 +19,7 @@ from bench.bare_updates import make_learner, make_update, random_batch, random_o
 from bench.ceilings import PARTS, make_acting, measure, parts_of, process_counts, quiet
 from bench.device_sweep import Cell, crossover, is_faster
 from bench.device_sweep import prepare as prepare_sweep
+from bench.machine import cpu_in_use
 from bench.profile import _ceiling
 from bench.profile_tables import _number, show_devices, show_profile
 from bench.thread_trap import prepare as prepare_work
@@ -224,6 +225,7 @@ PROFILE: dict[str, Any] = {
     "env_id": "CartPole-v1",
     "config": {"workers": 2, "envs_per_worker": 32},
     "machine": {"usable_cores": 2},
+    "cpu_in_use_before": 0.05,
     "ceilings": {
         "environment": {"unit": "env steps/s", "by_processes": {"1": 1e6, "2": 1.5e6}},
         "update": {"unit": "updates/s", "by_processes": {"1": 1234.5, "2": 2000.0}},
@@ -235,8 +237,8 @@ PROFILE: dict[str, Any] = {
         "of_ceiling": {"environment": 0.1, "update": 0.9},
         "time": {
             "roles": {"learner": {"update": 0.9, "wait": 0.097, "other": 0.003}},
-            "verdict": "Learning-bound: the actors wait 80% of their time for the learner.",
-            "suggestion": "Try a lower replay ratio (--replay-ratio 0.1).",
+            "verdict": "learning-bound: the actors wait 80% of their time for the learner",
+            "suggestion": "a lower replay ratio (--replay-ratio 0.1)",
         },
     },
     "threads": {
@@ -266,6 +268,15 @@ def test_the_tables_show_what_was_found() -> None:
     text = " ".join(lines)
     assert "Learning-bound: the actors wait 80%" in text and "Try a lower replay ratio" in text
     assert "AsyncVectorEnv is 8.0 times slower" in text and "there is none" in text
+
+
+def test_a_busy_machine_is_said_to_be_one() -> None:
+    quiet_text, busy_text = io.StringIO(), io.StringIO()
+    show_profile(PROFILE, quiet_text)
+    show_profile({**PROFILE, "cpu_in_use_before": 0.6}, busy_text)
+    assert "Other programs used 60% of this machine" in busy_text.getvalue()
+    assert "Other programs" not in quiet_text.getvalue()
+    assert 0 <= cpu_in_use(0.05) <= 1
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ FIELDS = (
     "env_steps_per_second updates_per_second training_seconds steady_seconds warmup_env_steps "
     "warmup_seconds replay_ratio returns audit policy_lag acting_lag "
     "gradient_staleness sample_age experience "
-    "health time processes run_id folder started_at error answers"
+    "health time processes checkpoint resume run_id folder started_at error answers"
 )
 SECTIONS = {
     "replay_ratio": "requested achieved samples_per_insert",
@@ -80,6 +80,8 @@ SECTIONS = {
     "time": "roles processes bottleneck verdict suggestion",
     "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch device "
     "shared_mib supervisor_rss_mib cpu_seconds cpu_utilisation",
+    "checkpoint": "folder size_mib replay saved_at_env_steps saves longest_hold_seconds "
+    "longest_save_seconds error",
 }
 
 
@@ -214,8 +216,11 @@ def test_summary_says_why_nothing_was_counted() -> None:
 
 
 def test_run_folder_is_complete(finished: Finished) -> None:
-    files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt"}
+    files = {"config.json", "summary.json", "events.jsonl", "model.pt", "best.pt", "checkpoint"}
+    files |= {"timeline.json", "timeline.trace.json"}
     extra = {"tensorboard"} if finished.folder.name == "apex" else set()
+    if finished.summary["audit"]["writes_lost"]:
+        extra.add("lost_writes.npz")
     assert {path.name for path in finished.folder.iterdir()} == files | extra
     for model in ("model.pt", "best.pt"):
         state = torch.load(finished.folder / model, weights_only=True)

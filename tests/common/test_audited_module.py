@@ -76,15 +76,15 @@ def test_one_worker_takes_the_steps_that_the_loop_takes_without_the_audit(kind: 
     audit = SharedAudit(model, 1)
     optimizer = audit.wrap(model, own := OPTIMIZERS[kind](model.parameters()), 0)
     first = weights_of(plain)
-    for number in range(200):
+    for number in range(60):
         one_step(plain, plain_optimizer, number)
         one_step(model, optimizer, number)
     assert optimizer is own
-    assert np.abs(weights_of(plain) - first).max() > 0.05
-    # Rounding to 2^-24 differs from float32's own; 200 steps of a smooth loss do not magnify it much.
+    assert np.abs(weights_of(plain) - first).max() > 0.02
+    # Rounding to 2^-24 differs from float32's own; 60 steps of a smooth loss do not magnify it much.
     np.testing.assert_allclose(weights_of(model), weights_of(plain), atol=2e-5, rtol=0)
     report = audit.report()
-    assert report["updates_issued"] == 200 and report["elements"] == NUM_WEIGHTS
+    assert report["updates_issued"] == 60 and report["elements"] == NUM_WEIGHTS
     assert report["writes_lost"] == 0 and report["auditable"]
 
 

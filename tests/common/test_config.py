@@ -89,6 +89,7 @@ LIMITS = [
     ("evaluation_min_updates", 49, "at least 50"),
     ("health_every_updates", 0, "at least 1"),
     ("reset_interval", 0, "at least 1"),
+    ("checkpoint_seconds", -1, "at least 0"),
 ]
 
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 COMMON = [
     *("config", "types", "envs", "policy", "acting", "replay", "weights", "processes"),
     *("telemetry", "experience", "supervisor", "evaluate", "checkpoint"),
+    *("state_files", "role_state", "saved_run", "saving", "env_state"),
     *("shared_memory", "returns", "audit", "barrier", "locks", "optimizer", "trajectories"),
 ]
 TORCH_FREE = [f"strategies.{name}" for name in strategies.STRATEGIES]

@@ -32,7 +32,7 @@ BLOCK = re.compile(
 )
 HERE_DOCUMENT = re.compile(r"<<'(\w+)'\n.*?^\s*\1$", re.DOTALL | re.MULTILINE)
 SEPARATORS = {"&&", "||", "|", ";", "&"}
-LENGTHENED = ("run", "compare", "sweep")
+LENGTHENED = ("run", "compare", "profile", "sweep")
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def _fault_of_bench(words: list[str]) -> str | None:
     if {"--help", "-h"} & set(words):
         return None
     given = _parse(command, f"bench {words[0]}", words[1:])
-    if words[0] == "run":
-        strategy = str(given.get("strategy"))
+    if words[0] == "run" and "strategy" in given:
+        strategy = given["strategy"]
         choices = {o.name: given[o.name] for o in config_options() if o.name in given}
         make_config("single" if strategy == "yours" else strategy, choices)
     return None

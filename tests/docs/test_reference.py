@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import strategies
 from docs.generate import check
+from docs.generate.__main__ import main as generate
 from docs.generate.cli import commands, measurements, render
 from docs.generate.pages import DOCS, PART, PARTS, filled, missing_pages, part_names, stale
 
@@ -21,12 +24,20 @@ OTHER_PROGRAMS = re.compile(r"--(benchmark-[a-z-]+|strict|group-by|csv|sort|colu
 def test_the_pages_are_what_the_code_makes_of_them_now() -> None:
     assert [path.name for path in stale()] == [], "run python -m docs.generate"
     assert missing_pages() == {}
+    assert CliRunner().invoke(generate, ["--check"]).exit_code == 0
     used = [name for path in DOCS.rglob("*.md") for name in part_names(path.read_text())]
     assert {name.split()[0] for name in used} == set(PARTS)
     assert len(used) == len(set(used))
 
 
-def test_a_changed_page_is_stale() -> None:
+def test_a_page_that_was_edited_by_hand_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(check.page("traits"))
+    (tmp_path / "b.md").write_text(check.page("traits").replace("Mnih et al. 2016", "Nobody 2016"))
+    assert [path.name for path in stale(tmp_path)] == ["b.md"]
+    assert stale(tmp_path)[tmp_path / "b.md"] == check.page("traits")
+
+
+def test_a_changed_page_is_made_again() -> None:
     text = check.page("traits")
     assert filled(text) == text and PART.search(text) is not None
     assert filled(text.replace("Mnih et al. 2016", "Nobody 2016")) == text
