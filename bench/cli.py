@@ -23,6 +23,7 @@ OWN_OPTIONS = ("strategy", "output", "resume", "json_only", "quiet", "tensorboar
 # Commands with a file of their own, each a click command called ``command``, loaded when asked for.
 COMMANDS: dict[str, str] = {
     "audit": "bench.audit",
+    "clean": "bench.clean",
     "compare": "bench.compare",
     "profile": "bench.profile",
     "report": "bench.report",
@@ -193,7 +194,8 @@ def _run(
         summary = run(strategy, config, output, make_observers, process_started_at(), saved)
     finally:
         for observer in observers:
-            observer.close()
+            with contextlib.suppress(OSError):  # a closed terminal, a full disk: the summary says it
+                observer.close()
     if summary["error"]:
         click.echo(summary["error"].rstrip(), err=True)
     text = json.dumps(summary, indent=2) if json_only else result_text(summary)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from common.config import Config
-from common.types import Alarm, Evaluation
+from common.types import Alarm, Death, Evaluation
 
 LINE_SECONDS = 5.0
 RATE_WINDOW_SECONDS = 3.0
@@ -34,6 +34,9 @@ class Display(Protocol):
         """See ``common.telemetry.Observer``."""
 
     def on_alarm(self, alarm: Alarm) -> None:
+        """See ``common.telemetry.Observer``."""
+
+    def on_death(self, death: Death, outcome: str) -> None:
         """See ``common.telemetry.Observer``."""
 
     def close(self) -> None:
@@ -167,6 +170,10 @@ class PlainDisplay:
         """Say what is wrong."""
         _say(f"ALARM: {alarm_text(alarm)}")
 
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Say who died, why, and what follows."""
+        _say(death_text(death, outcome))
+
     def close(self) -> None:
         """Nothing is left open."""
 
@@ -210,6 +217,11 @@ class LiveDisplay:
     def on_alarm(self, alarm: Alarm) -> None:
         """Redraw."""
         self._progress.alarms.append(alarm)
+        self._draw()
+
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Say above the panel who died, why, and what follows."""
+        self._live.console.print(death_text(death, outcome), markup=False, highlight=False)
         self._draw()
 
     def close(self) -> None:
@@ -272,6 +284,15 @@ def alarm_text(alarm: Alarm) -> str:
     )
 
 
+def death_text(death: Death, outcome: str) -> str:
+    """Return who died, what follows and why, the traceback included if there is one."""
+    name = f"{death.role}-{death.worker}"
+    at = f"at {death.at_env_steps:,} env steps"
+    if "\n" not in death.reason:
+        return f"{name} {death.reason} {at}: {outcome}"
+    return f"{name} failed {at}: {outcome}\n{death.reason.rstrip()}"
+
+
 def duration(seconds: float) -> str:
     """Return a time as a person says it."""
     if seconds < 90:
@@ -291,12 +312,13 @@ def result_text(summary: Mapping[str, Any]) -> str:
         f"in {summary['training_seconds']:.1f} s",
         "speed": _speed(summary),
         "replay ratio": _replay_ratio(summary["replay_ratio"]),
+        "deaths": _deaths(summary["processes"]),
         "memory": _memory(summary["processes"]),
         "run folder": summary["folder"],
         "checkpoint": _checkpoint(summary["checkpoint"]),
     }
     title = f"{summary['strategy']} on {summary['env_id']}, seed {summary['seed']}"
-    lines = [f"  {name:<13} {text}" for name, text in rows.items()]
+    lines = [f"  {name:<13} {text}" for name, text in rows.items() if text]
     return "\n".join([title, *lines, "", *answer_lines(summary["answers"])])
 
 
@@ -355,8 +377,18 @@ def _replay_ratio(ratio: Mapping[str, Any]) -> str:
     return f"{asked}, achieved {achieved} updates per env step"
 
 
+def _deaths(processes: Mapping[str, Any]) -> str:
+    """Return who died how often; nothing if nobody did."""
+    names = [f"{death['role']}-{death['worker']}" for death in processes["deaths"]]
+    if not names:
+        return ""
+    counts = ", ".join(f"{name} {names.count(name)} times" for name in dict.fromkeys(names))
+    return f"{counts}; {processes['restarts']} restarts"
+
+
 def _memory(processes: Mapping[str, Any]) -> str:
     parts = [f"{name} {mib:.0f} MiB" for name, mib in processes["peak_rss_mib"].items()]
     parts.append(f"supervisor {processes['supervisor_rss_mib']:.0f} MiB")
+    parts.append(f"evaluator {processes['evaluator_rss_mib']:.0f} MiB")
     parts.append(f"shared {processes['shared_mib']:.1f} MiB")
     return ", ".join(parts)

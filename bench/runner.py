@@ -14,31 +14,30 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 import strategies
 from bench.devices import check_device
 from bench.lost_writes import write_lost_writes
 from bench.machine import commit, machine, versions
+from bench.recorder import Recorder
 from bench.resuming import claimed, resume_block, session_config
 from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
 from bench.timeline import write_timeline
 from common.config import Config, ConfigError
-from common.distributions import as_event
 from common.envs import inspect_env
+from common.owners import owner
 from common.saved_run import SavedRun
 from common.supervisor import RunProbe, private_mib
-from common.telemetry import EVENTS, HISTOGRAM_UNITS, EventLog, Observer
-from common.types import Alarm, Evaluation, RunResult
+from common.telemetry import EVENTS, EventLog, Observer
+from common.types import RunResult
 
 RUNS = Path("runs")
-PROGRESS_SECONDS = 1.0
+CONFIG, SUMMARY, OWNER = "config.json", "summary.json", "owner.json"
 
 
 def run(
@@ -71,6 +70,7 @@ def run(
     folder = RunFolder(strategy_name, config, output, resume)
     try:
         with claimed(folder.path), contextlib.closing(folder.open_events()) as log:
+            folder.write_owner()
             folder.write_config(config)
             recorder = Recorder(log, make_observers(folder.path))
             recorder.going_on_from(resume)
@@ -87,9 +87,8 @@ def run(
                 facts = _facts(folder, recorder, threshold, started)
                 summary = make_summary(strategy_name, config, result, facts)
                 summary["resume"] = resume_block(resume, result)
-                write_json(folder.path / "summary.json", summary)
-                write_lost_writes(folder.path, result)
-                write_timeline(folder.path, strategy_name, config, result)
+                folder.finish(summary)
+                folder.write_extras(result, strategy_name, config)
     except (ConfigError, KeyboardInterrupt):
         folder.remove()
         raise
@@ -178,6 +177,7 @@ class RunFolder:
             else:
                 self.path = self._make(output)
                 self._owns = True
+                self.write_owner()
                 self._bring_events()
                 self.write_config(config)
         except OSError as error:
@@ -191,6 +191,10 @@ class RunFolder:
             self.remove()
             raise
 
+    def write_owner(self) -> None:
+        """Say whose the folder is, first of all: so it can be told from those that killed runs left."""
+        write_json(self.path / OWNER, owner())
+
     def write_config(self, config: Config) -> None:
         """Write ``config.json``: again where a run goes on with a larger budget."""
         contents = {
@@ -198,7 +202,7 @@ class RunFolder:
             "strategy": self._strategy,
             "config": dataclasses.asdict(config),
         }
-        write_json(self.path / "config.json", finite(contents))
+        write_json(self.path / CONFIG, finite(contents))
 
     def _go_on_in(self, resume: SavedRun) -> None:
         self.path = resume.folder.parent
@@ -213,9 +217,16 @@ class RunFolder:
             (self.path / EVENTS).write_bytes(kept)
 
     def open_events(self) -> EventLog:
-        """Return the event log, with what belongs to the run so far."""
+        """Return the event log, with what belongs to the run so far.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
         kept = 0 if self._resume is None else int(self._resume.contents["events_bytes"])
-        return EventLog(self.path / EVENTS, kept)
+        try:
+            return EventLog(self.path / EVENTS, kept)
+        except OSError as error:
+            raise ConfigError(f"{self.path / EVENTS} cannot be written ({error.strerror})") from None
 
     def facts(self, config: Config) -> dict[str, Any]:
         """Return what a checkpoint says of the run it belongs to."""
@@ -248,6 +259,22 @@ class RunFolder:
         self._made.append(path)
         return True
 
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary; if it cannot be written it says so itself, and is all there is."""
+        try:
+            write_json(self.path / SUMMARY, summary)
+            (self.path / OWNER).unlink(missing_ok=True)
+        except OSError as error:
+            reason = f"{self.path / SUMMARY} could not be written: {error.strerror}"
+            summary["error"] = f"{summary['error']}\n{reason}" if summary["error"] else reason
+            summary["status"] = "failed" if summary["status"] == "completed" else summary["status"]
+
+    def write_extras(self, result: RunResult, strategy_name: str, config: Config) -> None:
+        """Write what only figures need; a full disk costs no more than them."""
+        with contextlib.suppress(OSError):
+            write_lost_writes(self.path, result)
+            write_timeline(self.path, strategy_name, config, result)
+
     def remove(self) -> None:
         """Remove what the run has written, and the folders that it made."""
         if self._owns:
@@ -264,7 +291,7 @@ def load_config(folder: Path) -> tuple[str, Config]:
     Raises:
         ConfigError: the folder is no run folder, or what it says is not allowed.
     """
-    path = folder / "config.json"
+    path = folder / CONFIG
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
         name, values = str(contents["strategy"]), dict(contents["config"])
@@ -275,106 +302,3 @@ def load_config(folder: Path) -> tuple[str, Config]:
         text = " ".join(str(error).split())
         raise ConfigError(f"{path} is not the configuration of a run: {text}") from None
     return name, config
-
-
-class Recorder:
-    """Writes ``events.jsonl``, samples the supervisor's memory and passes everything on.
-
-    Args:
-        log: the event log.
-        observers: who else listens.
-    """
-
-    def __init__(self, log: EventLog, observers: Sequence[Observer]) -> None:
-        self._log, self._observers = log, observers
-        self._next_progress = 0.0
-        self._counters: tuple[int, int, float] = (0, 0, 0.0)
-        self._evaluations: list[Evaluation] = []
-        self.has_heard = False
-        self.rss_mib = 0.0
-
-    def going_on_from(self, resume: SavedRun | None) -> None:
-        """Write a row where a run goes on that was stopped."""
-        if resume is not None:
-            names = ("env_steps", "updates", "training_seconds")
-            env_steps, updates, seconds = (resume.contents[name] for name in names)
-            self._write("resume", env_steps, updates, seconds)
-
-    def on_tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
-        """Write a row at most once a second."""
-        self.has_heard = True
-        self._counters = (env_steps, updates, seconds)
-        now = time.perf_counter()
-        if now >= self._next_progress:
-            self._next_progress = now + PROGRESS_SECONDS
-            self.rss_mib = max(self.rss_mib, private_mib(os.getpid()))
-            mean = float(np.mean(returns)) if returns else None
-            self._write("progress", env_steps, updates, seconds, train_return_mean=mean)
-        for observer in self._observers:
-            observer.on_tick(env_steps, updates, seconds, returns)
-
-    def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
-        """Write a row per evaluation."""
-        self._evaluations.append(evaluation)
-        clock = (evaluation.env_steps, evaluation.updates, evaluation.training_seconds)
-        self._write("evaluation", *clock, mean=evaluation.mean, std=evaluation.std, best=best)
-        for observer in self._observers:
-            observer.on_evaluation(evaluation, best)
-
-    def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
-        """Write a row per sample."""
-        self._log.write("health", **finite({**sample, "seconds": seconds}))
-        for observer in self._observers:
-            observer.on_health(sample, seconds)
-
-    def on_alarm(self, alarm: Alarm) -> None:
-        """Write a row per alarm."""
-        self._log.write("alarm", **finite(dataclasses.asdict(alarm)))
-        for observer in self._observers:
-            observer.on_alarm(alarm)
-
-    def write_histograms(self, result: RunResult) -> None:
-        """Write how lag, staleness and age were distributed over the whole run."""
-        for name, places in result.histograms.items():
-            event = as_event(places)
-            if event["counts"]:
-                self._log.write(
-                    "histogram",
-                    name=name,
-                    unit=HISTOGRAM_UNITS[name],
-                    env_steps=result.env_steps,
-                    seconds=result.training_seconds,
-                    **event,
-                )
-
-    def _write(
-        self, kind: str, env_steps: int, updates: int, seconds: float, **values: float | None
-    ) -> None:
-        row = {"env_steps": env_steps, "updates": updates, "seconds": seconds, **values}
-        self._log.write(kind, **finite(row))
-
-    def failed_result(self, error: str) -> RunResult:
-        """Return the result of a run that ended without one: what was heard until then."""
-        env_steps, updates, seconds = self._counters
-        nothing = np.zeros(0, dtype=np.float32)
-        means = [evaluation.mean for evaluation in self._evaluations]
-        return RunResult(
-            status="failed",
-            error=error,
-            env_steps=env_steps,
-            updates=updates,
-            training_seconds=seconds,
-            steady_seconds=None,
-            steady_env_steps=0,
-            steady_updates=0,
-            evaluations=self._evaluations,
-            final_weights=nothing,
-            best_weights=nothing,
-            best_mean=max(means, default=None),
-            solved_at=None,
-            final_evaluation=None,
-            train_returns=[],
-            shared_mib=0.0,
-            in_flight_at_end=0,
-            roles=[],
-        )

@@ -205,8 +205,8 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         }
         for role, own in zip(collectors, env_steps, strict=True)
     ]
-    # A process that reached its end has published all it had; one that was killed, all but a chunk.
-    killed = sum(role.imports_torch is None for role in collectors)
+    # A process that reached its end has published all it had; one that died, all but a chunk.
+    died = sum(role.restarts + (role.imports_torch is None) for role in collectors)
     rows = getattr(config, "rollout_length", config.chunk_steps) + config.n_step
     chunk = config.envs_per_worker * rows
     return {
@@ -218,7 +218,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
         "stored": result.total("stored"),
         "dropped": result.total("dropped"),
         "in_flight_at_end": result.in_flight_at_end,
-        "unpublished_at_most": killed * chunk,
+        "unpublished_at_most": died * chunk,
     }
 
 
@@ -304,7 +304,8 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
     by_name = {name: [role for role in result.roles if role.name == name] for name in names}
     return {
         "workers": config.workers,
-        "restarts": 0,
+        "restarts": result.restarts,
+        "deaths": [dataclasses.asdict(death) for death in result.deaths],
         "peak_rss_mib": {
             name: max(role.peak_rss_mib for role in roles) for name, roles in by_name.items()
         },
@@ -318,6 +319,7 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "device": {name: _most(role.device for role in roles) for name, roles in by_name.items()},
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
+        "evaluator_rss_mib": result.evaluator_rss_mib,
         "cpu_seconds": {
             name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
         },
@@ -389,5 +391,8 @@ def finite(value: Any) -> Any:
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     """Write a file whole or not at all: a reader never sees half of it."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # it is still there only if the disk was full or the like

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.display import Rates
 from common.config import ConfigError
-from common.types import Alarm, Evaluation
+from common.types import Alarm, Death, Evaluation
 
 WRITE_SECONDS = 1.0
 CLOCKS = ("env_steps", "updates")
@@ -66,6 +66,9 @@ class TensorBoardObserver:
 
     def on_alarm(self, alarm: Alarm) -> None:
         """Write nothing: an alarm is no scalar, and what raised it is one above."""
+
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Write nothing."""
 
     def close(self) -> None:
         """Write what is left."""

@@ -67,7 +67,7 @@ MAX_UPDATES_BETWEEN_SAMPLES = 2**22
 SAMPLE_EVERY_UPDATES = 2**20
 
 # Words of one worker: one cache line, so that no two workers write the same one.
-STARTED, FINISHED, TORN_READS, VOID_SINCE, OWNER = range(5)
+STARTED, FINISHED, TORN_READS, VOID_SINCE, OWNER, ABANDONED = range(6)
 WORDS_PER_WORKER = 8
 
 WRITES = ("in-place", "copy-back")
@@ -156,6 +156,21 @@ class SharedMaster:
     def updates_issued(self) -> int:
         """Updates finished by all writers."""
         return int(self.words[:, FINISHED].sum())
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a writer is in the middle of an update, or was killed in one."""
+        words = self.words
+        return bool((words[:, STARTED] != words[:, FINISHED] + words[:, ABANDONED]).any())
+
+    def settle(self, worker: int) -> None:
+        """Note that nobody will finish the update in which a writer was killed, if it was in one.
+
+        Called when the writer is dead, by the one process that may write its words then. The update
+        stays uncertain in the report; reads by others are no longer taken for torn because of it.
+        """
+        words = self.words[worker]
+        words[ABANDONED] = words[STARTED] - words[FINISHED]
 
     @property
     def updates_by_worker(self) -> IntArray:
@@ -279,7 +294,7 @@ class MasterWriter:
         """Return how far each other writer is, or None if there are none."""
         if not self._others:
             return None
-        progress = [(words[STARTED], words[FINISHED]) for words in self._others]
+        progress = [(words[STARTED], words[FINISHED] + words[ABANDONED]) for words in self._others]
         memory_fence()
         return progress
 

@@ -6,6 +6,8 @@ word has one writer, and whoever waits for it sleeps a little and asks whether t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from common.shared_memory import SharedArrays, memory_fence
 
 ROUND, ENV_STEPS = 0, 1
@@ -78,9 +80,26 @@ class RoundBarrier:
         memory_fence()
         arrived[ROUND] = round_number
 
-    def all_arrived(self, round_number: int) -> bool:
-        """Return whether every worker has done its part of a round."""
-        everybody = bool((self._words["arrived"][:, ROUND] == round_number).all())
+    def next_round(self, worker: int, takes_over: bool = False) -> int:
+        """Return the first round that a worker has not done its part of. Only that worker calls it.
+
+        Args:
+            worker: which.
+            takes_over: whether it takes the place of one that died: what that had made and not
+                published is gone.
+        """
+        arrived = self._words["arrived"][worker]
+        if takes_over:
+            arrived[ENV_STEPS] = 0
+        return int(arrived[ROUND]) + 1
+
+    def all_arrived(self, round_number: int, gone: Sequence[bool] = ()) -> bool:
+        """Return whether every worker has done its part of a round, but for those gone for good."""
+        everybody = all(
+            self._words["arrived"][worker, ROUND] == round_number
+            for worker in range(len(self._words["arrived"]))
+            if not (gone and gone[worker])
+        )
         memory_fence()
         return everybody
 

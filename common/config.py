@@ -100,6 +100,10 @@ class Config:
         False, "Stop after three evaluations in a row at or above the environment's threshold."
     )
     straggler: str | None = option(None, "WORKER:MILLISECONDS, slows each vector step of that worker.")
+    max_restarts: int = option(3, "Restarts of a worker that dies, at the most.", at_least=0)
+    worker_timeout: float = option(
+        60.0, "Seconds without a sign of life after which a worker is taken for dead.", above=0
+    )
 
     checkpoint_seconds: float | None = option(
         60.0,
@@ -173,7 +177,12 @@ class Config:
         for item in dataclasses.fields(self):
             _check_value(item, getattr(self, item.name))
         _check_replay_ratio(self.replay_ratio)
-        parse_straggler(self.straggler, self.workers)
+        straggler = parse_straggler(self.straggler, self.workers)
+        if straggler is not None and straggler[1] >= self.worker_timeout:
+            raise ConfigError(
+                f"straggler {self.straggler!r} sleeps longer than the worker timeout of "
+                f"{self.worker_timeout:g} s, after which it is taken for dead; give a shorter delay"
+            )
         if self.all_write_weights and self.device != "cpu":
             raise ConfigError(
                 f"device {self.device!r} is not allowed where all workers write the same weights: "

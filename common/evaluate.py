@@ -19,6 +19,7 @@ from common.state_files import State
 from common.types import Evaluation, FloatArray, IntArray, LaneStep
 
 SOLVED_IN_A_ROW = 3
+MAX_KEPT = 4096
 FINAL_EPISODES = 100
 MAX_EPISODE_STEPS = 100_000  # an environment without a time limit may never end an episode
 
@@ -55,6 +56,7 @@ def play_and_compare(
     seeds: np.random.SeedSequence,
     gamma: float,
     estimates: str = "Q",
+    beat: Callable[[], None] = lambda: None,
 ) -> Played:
     """Play whole greedy episodes and compare what the network expected with what came.
 
@@ -66,6 +68,7 @@ def play_and_compare(
         seeds: of the starts.
         gamma: discount.
         estimates: ``"Q"``, or ``"V"`` where the value head is the estimate.
+        beat: called before each step, and when everything has been made.
     """
     network = ActingNetwork(spec, vector)
     values: list[FloatArray] = []
@@ -80,6 +83,7 @@ def play_and_compare(
     def choose(observation: NDArray[Any]) -> IntArray:
         value, q_values = estimate(observation)
         values.append(value)
+        beat()
         best: IntArray = q_values.argmax(axis=1)
         return best
 
@@ -90,6 +94,7 @@ def play_and_compare(
         steps.append(step)
 
     lanes = Lanes(env_id, num_episodes, seeds)
+    beat()
     try:
         returns = play_lanes(lanes, choose, watch)
         values.append(estimate(steps[-1].observation)[0])
@@ -149,6 +154,26 @@ def play_lanes(
     return tuple(float(value) for value in total)
 
 
+class Thinner:
+    """Keeps a list of evaluations short, however long a run is.
+
+    Beyond ``MAX_KEPT`` every second one is kept, then every fourth, and so on; and always the last.
+    """
+
+    def __init__(self) -> None:
+        self._number, self._every = 0, 1
+
+    def append(self, kept: list[Evaluation], evaluation: Evaluation) -> None:
+        """Add one to the list that this thinner looks after."""
+        if kept and (self._number - 1) % self._every:
+            kept.pop()  # it was there as the last only
+        kept.append(evaluation)
+        self._number += 1
+        if len(kept) > MAX_KEPT:
+            kept[:-1] = kept[:-1:2]
+            self._every *= 2
+
+
 class EvaluationRecord:
     """The evaluations of a run: the best weights, and whether the threshold was held.
 
@@ -163,6 +188,7 @@ class EvaluationRecord:
         self.best_weights: FloatArray | None = None
         self.solved_at: Evaluation | None = None
         self._in_a_row = 0
+        self._thinner = Thinner()
 
     def state(self) -> State:
         """Return what was reached so far."""
@@ -187,7 +213,7 @@ class EvaluationRecord:
 
     def add(self, evaluation: Evaluation, weights: FloatArray) -> bool:
         """Add an evaluation and return whether it is the best so far."""
-        self.evaluations.append(evaluation)
+        self._thinner.append(self.evaluations, evaluation)
         passed = self.threshold is not None and evaluation.mean >= self.threshold
         self._in_a_row = self._in_a_row + 1 if passed else 0
         if self.best_mean is not None and evaluation.mean <= self.best_mean:

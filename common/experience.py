@@ -152,6 +152,24 @@ class ExperienceBuffer:
         """Return the number of rows that a worker has begun since the start."""
         return int(self["header"][worker, WRITING])
 
+    def settle(self, worker: int, env_steps: int) -> None:
+        """Finish the publish in which a worker was killed, if it had counted its env steps already.
+
+        All that was left to do was to show the rows. Called when the worker is dead, by the one process
+        that may write its segment then.
+
+        Args:
+            worker: who died.
+            env_steps: that it had counted.
+        """
+        first = self.published(worker)
+        if self.env_steps_until(worker, first) == env_steps:
+            return
+        for row in range(first + 1, self.writing(worker)):
+            if self.env_steps_before(worker, row) == env_steps:
+                self["header"][worker, PUBLISHED] = row
+                return
+
     def env_steps_before(self, worker: int, row: int) -> int:
         """Return the env steps of a worker in the rows before ``row`` (which must still be there)."""
         return int(self["env_steps_before"][worker, row % self.num_rows])
@@ -188,10 +206,29 @@ class SegmentWriter:
         shape = (buffer.num_rows, buffer.num_lanes)
         self._q_taken = np.zeros(shape, dtype=np.float32)
         self._q_max = np.zeros(shape, dtype=np.float32)
-        self._row = 0
-        self._published_row = 0
-        self._env_steps = 0
-        self._published_env_steps = 0
+        self._row = int(self._header[WRITING])
+        self._published_row = int(self._header[PUBLISHED])
+        self._env_steps = self._published_env_steps = buffer.env_steps_until(
+            worker, self._published_row
+        )
+        if self._row:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Go on after a worker that died: what it had begun and not published becomes no transition.
+
+        The rows stay where they are, because the windows of its last published rows end in them, and
+        the newest of them closes its episodes. The next row begins new ones.
+        """
+        begun = np.arange(self._published_row, self._row)
+        unread = begun[self._n_step if self._published_row else 0 :] % self._num_rows
+        for name in ROW_FIELDS:
+            self._rows[name][unread] = 0  # the last of them may be half-written
+        self._rows["action_probability"][unread] = 1
+        begun %= self._num_rows
+        self._rows["valid"][begun] = False
+        self._rows["env_steps_before"][begun] = self._env_steps
+        self._rows["truncated"][(self._row - 1) % self._num_rows] = True
 
     @property
     def unpublished_env_steps(self) -> int:

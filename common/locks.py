@@ -7,6 +7,7 @@ waits. This one is a lock on a small temporary file that each process opens for 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -16,21 +17,35 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from common.config import ConfigError
+from common.owners import LOCK_PREFIX, dead_lock_files, owner
 from common.telemetry import Probe
 
 LOCK_TIMEOUT_SECONDS = 10.0
 STOPPING_TIMEOUT_SECONDS = 0.5
 RETRY_SECONDS = 0.00005
-FILE_PREFIX = "parallel-dqn-bench-lock"
 
 
 class LockFile:
-    """The file behind a lock, made by the parent and removed with it. Picklable: it is a path."""
+    """The file behind a lock, made by the parent and removed with it. Picklable: it is a path.
+
+    Raises:
+        ConfigError: there is no folder for temporary files that can be written.
+    """
 
     def __init__(self) -> None:
-        # The owner's process id is in the name, so that a file left by a killed parent can be found.
-        descriptor, name = tempfile.mkstemp(prefix=f"{FILE_PREFIX}-{os.getpid()}-")
-        os.close(descriptor)
+        for left in dead_lock_files():
+            left.unlink(missing_ok=True)
+        # The file says whose it is, so that one left by a killed parent can be found.
+        try:
+            descriptor, name = tempfile.mkstemp(prefix=f"{LOCK_PREFIX}-{os.getpid()}-")
+        except OSError as error:
+            raise ConfigError(
+                f"the lock's file cannot be made ({error.strerror}); name a folder for temporary files "
+                "that can be written in TMPDIR"
+            ) from None
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(owner(), file)
         self.path = Path(name)
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 
@@ -47,7 +62,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
     Args:
         file: the lock's file, or None for a lock that guards nothing.
         probe: where waits are counted and timed, and where a stop is seen: then the lock is waited for
-            only a moment longer.
+            only a moment longer, else until a holder that hangs would have been killed.
     """
 
     def __init__(self, file: LockFile | None, probe: Probe | None = None) -> None:
@@ -66,8 +81,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
         self.num_waits += 1
         began_ns = time.perf_counter_ns()
         while not _try_lock(self._file):
-            stopping = self._probe is not None and self._probe.is_stopping
-            limit = STOPPING_TIMEOUT_SECONDS if stopping else LOCK_TIMEOUT_SECONDS
+            limit = self._limit_seconds()
             if time.perf_counter_ns() - began_ns > limit * 1e9:
                 raise TimeoutError(f"the lock was not free for {limit} seconds")
             time.sleep(RETRY_SECONDS)
@@ -75,6 +89,14 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             self._probe.count("lock_waits")
             self._probe.waited_since(began_ns)
         return self
+
+    def _limit_seconds(self) -> float:
+        if self._probe is None:
+            return LOCK_TIMEOUT_SECONDS
+        self._probe.beat()
+        if self._probe.is_stopping:
+            return STOPPING_TIMEOUT_SECONDS
+        return LOCK_TIMEOUT_SECONDS + self._probe.worker_timeout_seconds
 
     def __exit__(
         self,

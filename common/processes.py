@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +34,9 @@ THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+
+# With 4 bytes each and what pickle adds it stays below the 16 KiB that are sent at once.
+MAX_TRACEBACK_CHARACTERS = 3_900
 
 # One purpose, one stream: no two processes or vector envs may draw the same numbers.
 STREAM_PURPOSES = ("weights", "environment", "exploration", "replay", "evaluation")
@@ -80,14 +84,29 @@ def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> 
     return np.random.SeedSequence([seed, STREAM_PURPOSES.index(purpose), worker, number])
 
 
+def worker_stream(config: Config, probe: Probe, purpose: str, worker: int) -> np.random.SeedSequence:
+    """Return the seed of a worker's stream. One that takes another's place has streams of its own."""
+    return random_stream(config.seed, purpose, worker, probe.restarts)
+
+
 @dataclass(frozen=True)
 class Role:
-    """A process to start: ``function(config, probe, *arguments)``."""
+    """A process to start: ``function(config, probe, *arguments)``.
+
+    Attributes:
+        name: of the role.
+        worker: its number among its kind.
+        function: at module level, since ``spawn`` finds it by its name.
+        arguments: shared structures and the like.
+        can_restart: whether another process can take its place when it dies. It must then find all that
+            it needs in shared memory.
+    """
 
     name: str
     worker: int
     function: Callable[..., None]
     arguments: tuple[Any, ...]
+    can_restart: bool = False
 
 
 def run_child(
@@ -95,12 +114,8 @@ def run_child(
 ) -> None:
     """Run a role in its own process and report how it went. The target of ``Process``."""
     start_seconds = time.perf_counter() - spawned_at
-    # An environment may print; standard output belongs to the supervisor (and to --json).
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
-    leave_with_parent()
     try:
-        limit_threads()
+        prepare_child()
         connection.send(("started", {"start_seconds": start_seconds}))
         role.function(config, probe, *role.arguments)
         probe.finish()
@@ -123,8 +138,42 @@ def run_child(
         connection.send(("failed", {"traceback": str(error), "not_finite": True}))
         sys.exit(1)
     except BaseException:
-        connection.send(("failed", {"traceback": traceback.format_exc()}))
+        connection.send(("failed", {"traceback": short(traceback.format_exc())}))
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start a process inside: it inherits a blocked SIGINT until it ignores it by itself.
+
+    A Ctrl-C reaches the whole group, and the supervisor alone decides.
+    """
+    mask: Callable[..., Any] = getattr(signal, "pthread_sigmask", lambda *_: None)
+    mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    try:
+        yield
+    finally:
+        mask(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
+
+
+def prepare_child() -> None:
+    """Do what every child process does before anything else."""
+    # An environment may print; standard output belongs to the supervisor (and to --json).
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
+    leave_with_parent()
+    limit_threads()
+
+
+def short(text: str) -> str:
+    """Return a traceback that one write can send: its beginning and its end.
+
+    Longer messages are written in pieces, and whoever reads waits for a writer stopped between two.
+    """
+    if len(text) <= MAX_TRACEBACK_CHARACTERS:
+        return text
+    half = MAX_TRACEBACK_CHARACTERS // 2
+    return f"{text[:half]}\n  ...\n{text[-half:]}"
 
 
 def leave_with_parent() -> None:

@@ -74,6 +74,9 @@ class _Reader:
         self.taken_env_steps = [0] * buffer.num_workers
         self._first_row = [0] * buffer.num_workers  # later where a resumed run's rows were not saved
         self._saves_rows = config.checkpoint_replay
+        if buffer.num_workers == 1:
+            # What a process that died had accounted for is sampled again and not counted again.
+            self.taken_env_steps = [probe.accounted_env_steps]
         self._offsets = np.arange(config.n_step)
         # The same memory with worker, slot and lane as one axis: one gather instead of three.
         self._flat = {
@@ -134,11 +137,9 @@ class _Reader:
             if until == first:
                 break
             oldest = min(max(first, self.first_safe_row(worker)), until)
-            env_steps_at_oldest = (
-                self.taken_env_steps[worker]
-                if oldest == first
-                else buffer.env_steps_before(worker, oldest)
-            )
+            env_steps_at_oldest = self.taken_env_steps[worker]
+            if oldest != first:
+                env_steps_at_oldest = max(env_steps_at_oldest, buffer.env_steps_before(worker, oldest))
             env_steps = buffer.env_steps_until(worker, until)
             # The worker may have come round while these were read: then they are of other rows.
             if oldest == until or oldest < buffer.writing(worker) - self.num_rows:

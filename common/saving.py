@@ -183,6 +183,8 @@ class Checkpointer:
             if self._last_within is not None:
                 self.give_up()  # it ends before it began
             return
+        if not words[:, WORD["ready_ns"]].all():
+            return  # a process is starting in the place of one that died
         if not words[:, WORD["is_resumable"]].all():
             self.give_up("a process does not name what to save (Probe.resumable)")
             return

@@ -6,16 +6,13 @@ deadline, after which the process that is late is killed.
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,27 +22,29 @@ import psutil
 from common.acting import NetworkSpec, initial_weights, network_spec
 from common.audit import AuditReader, SharedMaster
 from common.checkpoint import save_model
+from common.children import START_SECONDS, Children, settle
 from common.config import Config, ConfigError
 from common.envs import EnvInfo, inspect_env
-from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_and_compare
+from common.evaluate import FINAL_EPISODES, EvaluationRecord
+from common.evaluator import EvaluationError, Evaluator
 from common.experience import ExperienceBuffer
 from common.health_watch import HealthWatch
+from common.limits import require_open_files, require_processes
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.outcome import TRAIN_RETURNS, make_result, windows
-from common.processes import Role, random_stream, run_child
+from common.processes import Role, random_stream
 from common.saved_run import SavedRun
 from common.saving import Checkpointer
 from common.shared_memory import require_room_for_processes
 from common.state_files import State, StateError
-from common.telemetry import WORD, NullObserver, Observer, Probe, Telemetry
-from common.types import Evaluation, FloatArray, RoleReport, RunResult
+from common.telemetry import WORD, NullObserver, Observer, Telemetry
+from common.types import Death, Evaluation, FloatArray, RunResult
 from common.weights import SharedWeights
 
 POLL_SECONDS = 0.003
 TICK_SECONDS = 0.25
 MEMORY_SECONDS = 0.5
-HOLD_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 15.0
 INTERRUPT_TIMEOUT_SECONDS = 1.0
 # Ctrl-C has to end a run within 3 seconds; a process that is stuck saves nothing in them.
@@ -108,18 +107,13 @@ class Shared:
             self.optimizer_state = SharedOptimizerState(self.spec, shared_optimizer)
 
     def latest(self) -> FloatArray:
-        """Return the newest weights ``[P]``; whole only while nobody writes."""
+        """Return the newest weights ``[P]``; whole only while nobody writes.
+
+        If the only writer was killed in the middle of an update, they are the last that it published.
+        """
+        torn = self.master.num_workers == 1 and self.master.is_torn
         written = self.master.updates_issued > 0
-        return self.master.vector() if written else self.weights.latest()[0]
-
-
-@dataclass
-class _Child:
-    role: Role
-    process: BaseProcess
-    connection: Connection
-    report: RoleReport
-    finished: bool = False
+        return self.master.vector() if written and not torn else self.weights.latest()[0]
 
 
 def run_roles(
@@ -144,7 +138,6 @@ class _Supervisor:
         buffer: ExperienceBuffer | None,
     ) -> None:
         self._config, self._probe, self._shared, self._buffer = config, probe, shared, buffer
-        self._roles = roles
         self._telemetry = Telemetry(len(roles), config.workers)
         self._audit = AuditReader(shared.master)
         self._record = EvaluationRecord(shared.info.reward_threshold)
@@ -157,14 +150,16 @@ class _Supervisor:
         )
         self._command_seconds_before = 0.0
         self._restore()
-        self._children: list[_Child] = []
+        books = functools.partial(settle, self._telemetry, shared, buffer)
+        self._children = Children(config, roles, self._telemetry, books, self, self._saver.role_state)
+        self._evaluator = Evaluator(config, shared.spec, shared.estimates, self._evaluator_died)
+        self._evaluator_rss_mib = 0.0
         self._interrupts = 0
         self._stop_reason: str | None = None
         self._stop_timeout = self._stop_deadline = float("inf")
         self._error: str | None = None
         self._evaluation_seconds = 0.0
-        self._is_playing = False
-        self._evaluations_done = [0] * len(roles)
+        self._evaluations_done = self._telemetry.total("evaluations_requested")
         self._next_tick = self._next_memory = 0.0
 
     def _state(self) -> State:
@@ -199,90 +194,76 @@ class _Supervisor:
             number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            self._start()
-            self._watch()
+            self._train()
             return self._collect()
         finally:
-            self._kill_all()
+            self._children.end(INTERRUPT_TIMEOUT_SECONDS)
+            self._evaluator.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._interrupts += 1
-        if self._is_playing:
-            raise KeyboardInterrupt  # leaves the evaluation at once, also where its environment blocks
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        # multiprocessing starts its tracker with the first process, and unblocks SIGINT after that.
-        if sys.platform != "win32":
-            resource_tracker.ensure_running()
-        # A Ctrl-C reaches the whole group; children inherit a blocked SIGINT and leave the decision to
-        # the supervisor.
-        mask: Callable[..., Any] = getattr(signal, "pthread_sigmask", lambda *_: None)
-        mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})
+    def _train(self) -> None:
+        require_processes(len(self._children.all) + 1)
+        require_open_files(len(self._children.all) + 1)
         try:
-            for i, role in enumerate(self._roles):
-                here, there = context.Pipe()
-                process = context.Process(
-                    target=run_child,
-                    args=(
-                        role,
-                        self._config,
-                        Probe(self._telemetry, i, self._config, self._saver.role_state(i)),
-                        there,
-                        time.perf_counter(),
-                    ),
-                    name=f"{role.name}-{role.worker}",
-                    daemon=True,
-                )
-                process.start()
-                there.close()
-                report = RoleReport(role.name, role.worker, pid=process.pid or 0)
-                self._children.append(_Child(role, process, here, report))
-        finally:
-            mask(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
+            self._children.start()
+            self._watch()
+        except Exception:  # a fault of the toolkit itself; the weights are there all the same
+            self.fail(f"the supervisor failed:\n{traceback.format_exc()}")
+            self._children.end(INTERRUPT_TIMEOUT_SECONDS)
 
     def _watch(self) -> None:
-        while not all(child.finished for child in self._children):
-            for child in self._children:
-                self._listen(child)
+        while not self._children.are_finished:
+            self._children.look()
             self._check_limits()
             self._evaluate_on_request()
-            self._saver.advance()
+            self._advance_checkpoint()
             self._stop_when_saved()
             self._tick()
             time.sleep(POLL_SECONDS)
 
-    def _listen(self, child: _Child) -> None:
-        if child.finished:
-            return
-        alive = child.process.is_alive()  # asked first: what it sent before it died is still there
-        try:
-            while child.connection.poll():
-                kind, values = child.connection.recv()
-                if values.get("not_finite"):
-                    self._health.judge.not_finite(
-                        values["traceback"], self._telemetry.total("env_steps")
-                    )
-                if kind == "failed":
-                    self._fail(f"{child.process.name} failed:\n{values['traceback']}")
-                child.finished = kind in ("finished", "failed")
-                for name, value in values.items():
-                    if hasattr(child.report, name):
-                        setattr(child.report, name, value)
-        except (EOFError, OSError):
-            alive = False
-        if not alive and not child.finished:
-            child.finished = True
-            child.process.join(1.0)
-            self._fail(f"{child.process.name} {_how_it_ended(child.process.exitcode)}")
+    def _advance_checkpoint(self) -> None:
+        """Go on with the checkpoint that is being made; none is made without those that have left."""
+        if not self._saver.is_over and any(child.is_finished for child in self._children.all):
+            self._saver.give_up("a process left before it was saved")
+        self._saver.advance()
 
-    def _fail(self, reason: str) -> None:
-        # The first failure is the cause; those that follow are its consequences.
-        if self._error is None:
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run is coming to its end: by decision, or because its env steps are done."""
+        is_over = self._telemetry.total("env_steps") >= self._config.steps
+        return self._stop_reason is not None or self._interrupts > 0 or is_over
+
+    def fail(self, reason: str) -> None:
+        """End the run as failed. The first failure is the cause; those that follow come of it."""
+        if self._interrupts:  # a SIGTERM to the whole group reaches the workers, too
+            self._stop("interrupted", INTERRUPT_TIMEOUT_SECONDS)
+        if self._error is None and self._stop_reason != "interrupted":
             self._error = reason
         self._stop("failed", INTERRUPT_TIMEOUT_SECONDS)
+
+    def not_finite(self, reason: str) -> None:
+        """Raise the alarm of a run that ended in NaN."""
+        self._health.judge.not_finite(reason, self._telemetry.total("env_steps"))
+
+    def died(self, death: Death, outcome: str, is_replaced: bool = False) -> None:
+        """Pass on that a process died."""
+        self._probe.observer.on_death(death, outcome)
+        # A checkpoint is of everybody. One that was being made waits for the dead one in vain; and
+        # without those that are gone for good there will be no other.
+        reason = f"{death.role}-{death.worker} died"
+        if is_replaced and not self.is_stopping:
+            self._saver.abandon(reason)
+        else:
+            self._saver.give_up(reason)
+
+    def _evaluator_died(self, reason: str, outcome: str) -> None:
+        death = Death("evaluator", 0, reason, self._telemetry.total("env_steps"))
+        self._children.deaths.append(death)
+        self._probe.observer.on_death(death, outcome)
 
     def _stop(self, reason: str, timeout: float) -> None:
         if self._stop_reason in (None, "completed") and reason != self._stop_reason:
@@ -322,13 +303,11 @@ class _Supervisor:
             self._kill_late()
 
     def _kill_late(self) -> None:
-        for child in self._children:
-            if not child.finished:
-                child.process.kill()
-                child.process.join(1.0)
-                child.finished = True
+        for child in self._children.all:
+            if not child.is_finished:
+                self._children.kill(child)
                 if self._stop_reason == "completed":
-                    self._fail(f"{child.process.name} did not stop in time and was killed")
+                    self.fail(f"{child.name} did not stop in time and was killed")
 
     def _training_seconds(self) -> float:
         words = self._telemetry.arrays["words"][:, WORD["started_ns"]]
@@ -348,36 +327,35 @@ class _Supervisor:
         return self._command_seconds_before + since
 
     def _evaluate_on_request(self) -> None:
-        for i in range(len(self._roles)):
-            requested = self._telemetry.word(i, "evaluations_requested")
-            if requested == self._evaluations_done[i] or self._stop_reason is not None:
-                continue
-            training_seconds = self._training_seconds()
-            started = time.perf_counter()
-            if self._hold_all() and self._evaluate(training_seconds):
-                self._telemetry.set_control("evaluations_done", requested)
-            else:
-                self._telemetry.set_control("evaluations_off", 1)
-            self._evaluation_seconds += time.perf_counter() - started
-            self._evaluations_done[i] = requested
-            self._telemetry.set_control("pause", 0)
+        requested = self._telemetry.total("evaluations_requested")
+        if requested == self._evaluations_done or self._stop_reason is not None:
+            return
+        training_seconds = self._training_seconds()
+        started = time.perf_counter()
+        if self._hold_all() and self._evaluate(training_seconds):
+            self._telemetry.set_control("evaluations_done", requested)
+        else:
+            self._telemetry.set_control("evaluations_off", 1)
+        self._evaluation_seconds += time.perf_counter() - started
+        self._evaluations_done = requested
+        self._telemetry.set_control("pause", 0)
 
     def _hold_all(self) -> bool:
-        """Wait until every process stands at its stop check; False if the run ends meanwhile."""
+        """Wait until every process stands at its stop check; False if the run ends meanwhile.
+
+        One that hangs is killed before the deadline.
+        """
         self._telemetry.set_control("pause", 1)
-        deadline = time.perf_counter() + HOLD_TIMEOUT_SECONDS
+        seconds = self._config.worker_timeout + START_SECONDS
+        deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            held = 0
-            for i, child in enumerate(self._children):
-                self._listen(child)
-                started = self._telemetry.word(i, "started_ns") > 0
-                held += child.finished or not started or self._telemetry.word(i, "is_held") == 1
+            self._children.look()
             if self._interrupts or self._stop_reason is not None:
                 return False
-            if held == len(self._children):
+            if self._children.are_held:
                 return True
             time.sleep(0.0005)
-        self._fail(f"not every process reached its stop check in {HOLD_TIMEOUT_SECONDS:.0f} s")
+        self.fail(f"not every process reached its stop check in {seconds:.0f} s")
         return False
 
     def _evaluate(self, training_seconds: float) -> bool:
@@ -403,33 +381,27 @@ class _Supervisor:
         """Return the episodes' returns; None if the user interrupts or the environment fails."""
         seeds = random_stream(self._config.seed, "evaluation", confirm, number)
         try:
-            self._is_playing = True
-            played = play_and_compare(
-                self._config.env_id,
-                self._shared.spec,
-                vector,
-                episodes,
-                seeds,
-                self._config.gamma,
-                self._shared.estimates,
-            )
-            self._q_bias = played.q_bias
-            return played.returns
-        except KeyboardInterrupt:
+            played = self._evaluator.play(vector, episodes, seeds, self._may_go_on)
+        except EvaluationError as error:
+            self.fail(f"the evaluation failed:\n{error}")
             return None
-        except Exception:
-            self._fail(f"the evaluation failed:\n{traceback.format_exc()}")
+        self._evaluator_rss_mib = max(self._evaluator_rss_mib, private_mib(self._evaluator.pid))
+        if played is None:
             return None
-        finally:
-            self._is_playing = False
+        self._q_bias = played.q_bias
+        return played.returns
+
+    def _may_go_on(self) -> bool:
+        """Look after the held processes during an evaluation; return whether it is still wanted."""
+        self._children.look()
+        return not self._interrupts and self._stop_reason in (None, "completed")
 
     def _tick(self) -> None:
         now = time.perf_counter()
         if now >= self._next_memory:
             self._next_memory = now + MEMORY_SECONDS
-            for child in self._children:
-                rss = private_mib(child.report.pid)
-                child.report.peak_rss_mib = max(child.report.peak_rss_mib, rss)
+            for report in self._children.reports:
+                report.peak_rss_mib = max(report.peak_rss_mib, private_mib(report.pid))
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
@@ -462,7 +434,7 @@ class _Supervisor:
             self._buffer,
             self._record,
             final,
-            [child.report for child in self._children],
+            self._children.reports,
             self._audit,
             self._held_seconds,
         )
@@ -470,6 +442,9 @@ class _Supervisor:
         result.q_bias = self._q_bias
         result.checkpoint = self._saver.report if self._saver.is_wanted else None
         result.before = self._telemetry.before
+        result.deaths = self._children.deaths
+        result.restarts = self._evaluator.restarts + sum(role.restarts for role in result.roles)
+        result.evaluator_rss_mib = self._evaluator_rss_mib
         result.models_saved = self._save_models(result)
         return result
 
@@ -490,24 +465,18 @@ class _Supervisor:
             (folder / "model.pt", self._shared.spec, result.final_weights),
             (folder / "best.pt", self._shared.spec, result.best_weights),
         ]
-        for path, spec, vector in models:
+        saved = [self._save_model(*model, result) for model in models]
+        return all(saved)
+
+    def _save_model(self, path: Path, spec: NetworkSpec, vector: FloatArray, result: RunResult) -> bool:
+        try:
             save_model(path, spec, vector)
+        except OSError as error:
+            reason = f"{path} could not be written: {error.strerror or error}"
+            result.error = f"{result.error}\n{reason}" if result.error else reason
+            result.status = "failed" if result.status == "completed" else result.status
+            return False
         return True
-
-    def _kill_all(self) -> None:
-        deadline = time.perf_counter() + INTERRUPT_TIMEOUT_SECONDS
-        for child in self._children:
-            child.process.join(max(0.0, deadline - time.perf_counter()))
-            if child.process.is_alive():
-                child.process.kill()
-                child.process.join(1.0)
-            child.connection.close()
-
-
-def _how_it_ended(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"was ended by signal {signal.Signals(-exitcode).name}"
-    return f"left with exit code {exitcode} without finishing"
 
 
 def private_mib(pid: int) -> float:

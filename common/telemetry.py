@@ -8,12 +8,16 @@ nothing here can be held by a process that was killed.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +27,7 @@ from common.distributions import NUM_PLACES, add_counts, add_value, add_values
 from common.role_state import RoleState
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, fill
-from common.types import Alarm, Before, Evaluation, IntArray
+from common.types import Alarm, Before, Death, Evaluation, IntArray
 
 COUNTERS = (
     "env_steps",
@@ -54,6 +58,8 @@ MARKS = (
     "is_at_end",
     "saved",
     "save_failed",
+    "gone",
+    "updates_credited",
 )
 ACTIVITIES = (
     "env_step",
@@ -69,6 +75,7 @@ ACTIVITIES = (
     "barrier",
     "evaluation",
     "checkpoint",
+    "restart",
 )
 WORD = {name: i for i, name in enumerate((*COUNTERS, *MARKS, *ACTIVITIES))}
 WORDS_PER_ROLE = -(-len(WORD) // 8) * 8  # whole cache lines: no two writers share one
@@ -143,6 +150,10 @@ HEALTH_KEPT = 64
 
 # What a resumed run goes on with, beside the counters.
 KEPT_ARRAYS = ("episodes", "histograms", "lengths", "consumed", "gauges", "health")
+# Kinds of events that come for as long as a run goes on, and how many of each are written before only
+# every second is: a month at a row a second makes about 40,000 rows, 6 MB.
+THINNED = ("progress", "health", "evaluation")
+ROWS_PER_DOUBLING = 4096
 
 HOLD_SECONDS = 0.001
 WAIT_SECONDS = 0.0002
@@ -150,7 +161,8 @@ WAIT_SECONDS = 0.0002
 EVENTS = "events.jsonl"
 
 HEARTBEAT, ENV_STEPS, UPDATES = WORD["heartbeat_ns"], WORD["env_steps"], WORD["updates"]
-STARTED = WORD["started_ns"]
+READY, STARTED, GONE = WORD["ready_ns"], WORD["started_ns"], WORD["gone"]
+CREDIT, REQUESTED = WORD["updates_credited"], WORD["evaluations_requested"]
 STOP, PAUSE = CONTROL["stop"], CONTROL["pause"]
 EVALUATIONS_DONE, EVALUATIONS_OFF = CONTROL["evaluations_done"], CONTROL["evaluations_off"]
 SAVES_DONE, MAY_LEAVE, SAVED = CONTROL["saves_done"], CONTROL["may_leave"], WORD["saved"]
@@ -173,8 +185,9 @@ class Telemetry:
     """
 
     def __init__(self, num_roles: int, num_workers: int = 1) -> None:
-        # words: row i is written by process i alone and read by everybody. episodes: a ring of the
-        # last (return, length) per process, written before the process advances its word "episodes".
+        # words: row i is written by process i alone and read by everybody; after a process's death and
+        # before another takes its place the supervisor writes it. episodes: a ring of the last
+        # (return, length) per process, written before the process advances its word "episodes".
         # histograms, lengths, consumed (transitions by the worker that collected them), gauges and
         # health (a ring of samples, written before the process advances its word "health_samples"):
         # row i is written by process i alone and read by the supervisor.
@@ -224,6 +237,10 @@ class Telemetry:
     def word(self, role: int, name: str) -> int:
         """Return one word of one process."""
         return int(self.arrays["words"][role, WORD[name]])
+
+    def set_word(self, role: int, name: str, value: int) -> None:
+        """Set a word of a process that is dead. Only the supervisor calls it."""
+        self.arrays["words"][role, WORD[name]] = value
 
     def set_control(self, name: str, value: int) -> None:
         """Set a flag. Only the supervisor calls it."""
@@ -291,15 +308,25 @@ class Probe:
         role: this process's row.
         config: choices; only the limits and the evaluation schedule are used.
         saves: where this process's part of a checkpoint is; None if there are no checkpoints.
+        restarts: processes that had this role before and died. Part of every random stream's number,
+            so that a worker that takes another's place does not repeat its steps.
     """
 
     def __init__(
-        self, telemetry: Telemetry, role: int, config: Config, saves: RoleState | None = None
+        self,
+        telemetry: Telemetry,
+        role: int,
+        config: Config,
+        saves: RoleState | None = None,
+        restarts: int = 0,
     ) -> None:
         self._telemetry = telemetry
         self._role = role
         self._saves = saves
         self._save_word = CONTROL["save_learner" if saves is not None and saves.is_first else "save"]
+        self.restarts = restarts
+        self.worker_timeout_seconds = config.worker_timeout
+        self._num_workers = config.workers
         self._at_end: list[Callable[[], None]] = []
         self._steps = config.steps
         self._evaluate_every = config.evaluate_every_env_steps
@@ -369,8 +396,10 @@ class Probe:
             unpublished_env_steps: env steps that this process has made and not yet published.
         """
         words = self._words
-        words[HEARTBEAT] = now = time.perf_counter_ns()
-        if not words[STARTED]:
+        now = time.perf_counter_ns()
+        if words[READY]:
+            words[HEARTBEAT] = now
+        else:
             self._start_together(now)
         if self._control[PAUSE]:
             self._hold_while(lambda: self._control[PAUSE] != 0)
@@ -429,15 +458,62 @@ class Probe:
         """Wait until every process has made its parts: importing torch takes a second or more.
 
         Otherwise actors would run ahead of a learner that is not there yet, and training clocks would
-        include start-up.
+        include start-up. Nobody waits for a process that is gone for good.
         """
-        words, started, ready = self._words, WORD["started_ns"], WORD["ready_ns"]
-        words[ready] = now
-        while not all(each[ready] for each in self._all_words) and not self._control[STOP]:
+        words = self._words
+        if words[STARTED]:
+            self._take_over(now)
+            return
+        words[HEARTBEAT] = words[READY] = now
+        while (
+            not all(each[READY] or each[GONE] for each in self._all_words) and not self._control[STOP]
+        ):
             words[HEARTBEAT] = time.perf_counter_ns()
             time.sleep(HOLD_SECONDS)
-        words[started] = self._last_ns = self._began_ns = time.perf_counter_ns()
+        words[STARTED] = self._last_ns = self._began_ns = time.perf_counter_ns()
         self.cpu_seconds_at_start = time.process_time()
+
+    def _take_over(self, now: int) -> None:
+        """Take the place of a process that died after the common start, and go on where it stood."""
+        words = self._words
+        words[WORD["restart"]] += now - words[HEARTBEAT]
+        self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
+        self._updates_at_evaluation = self.updates
+        words[HEARTBEAT] = words[READY] = now
+        # Only now: from here on the others wait for the slowest, which is this one until it is credited
+        # with what they did while it was away.
+        others = [each for each in self._all_words if each[READY] and each is not words]
+        if others:
+            slowest = min(each[UPDATES] + each[CREDIT] for each in others)
+            words[CREDIT] = slowest - words[UPDATES]
+        self._last_ns = self._began_ns = time.perf_counter_ns()
+        self.cpu_seconds_at_start = time.process_time()
+
+    def beat(self) -> None:
+        """Give a sign of life where there is no stop check: a wait with a deadline of its own."""
+        self._words[HEARTBEAT] = time.perf_counter_ns()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no process before this one is still in the run: what one alone has to do is its."""
+        return all(words[GONE] for words in self._all_words[: self._role])
+
+    @property
+    def workers_gone(self) -> list[bool]:
+        """Whether each worker has died for good. The last rows are the workers', in their order."""
+        return [bool(words[GONE]) for words in self._all_words[-self._num_workers :]]
+
+    def updates_ahead(self) -> int:
+        """Return by how many updates this process is ahead of the slowest one that is at work."""
+        own = self._words[UPDATES] + self._words[CREDIT]
+        return own - min(
+            (each[UPDATES] + each[CREDIT] for each in self._all_words if each[READY]), default=own
+        )
+
+    @property
+    def accounted_env_steps(self) -> int:
+        """Env steps that this process, and those before it in its role, have stored or dropped."""
+        return int(self._words[WORD["stored"]] + self._words[WORD["dropped"]])
 
     @property
     def is_stopping(self) -> bool:
@@ -599,7 +675,7 @@ class Probe:
         self._next_evaluation = (self.env_steps // self._evaluate_every + 1) * self._evaluate_every
         self._updates_at_evaluation = self.updates
         self.count("evaluations_requested")
-        request = self._words[WORD["evaluations_requested"]]
+        request = sum([words[REQUESTED] for words in self._all_words])
         self._hold_while(
             lambda: (
                 (self._control[EVALUATIONS_DONE] < request or self._control[PAUSE] != 0)
@@ -638,6 +714,9 @@ class Observer(Protocol):
     def on_alarm(self, alarm: Alarm) -> None:
         """Called when an alarm is raised."""
 
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Called when a process has died; ``outcome`` says what follows."""
+
 
 class NullObserver:
     """Hears nothing."""
@@ -654,9 +733,18 @@ class NullObserver:
     def on_alarm(self, alarm: Alarm) -> None:
         """Ignore."""
 
+    def on_death(self, death: Death, outcome: str) -> None:
+        """Ignore."""
+
 
 class EventLog:
     """``events.jsonl``: one JSON object per line, flushed as written. Belongs to the supervisor.
+
+    A disk that is full ends no run: rows are lost, which is said once, and when there is room again a
+    row of kind ``lost`` says how many.
+
+    The file's size is bounded: of each kind in ``THINNED`` every row is written at first, after
+    ``ROWS_PER_DOUBLING`` rows every second, after as many again every fourth, and so on.
 
     Args:
         path: the file.
@@ -664,18 +752,70 @@ class EventLog:
     """
 
     def __init__(self, path: Path, kept_bytes: int = 0) -> None:
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._path = path
+        self._file = path.open("ab", buffering=0)
         self._kept_bytes: int | None = min(kept_bytes, path.stat().st_size)
+        self._seen = dict.fromkeys(THINNED, 0)
+        self._written = dict.fromkeys(THINNED, 0)
+        self._lost = 0
+        self._has_said = False
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one row."""
+        """Append one row, if it is its turn."""
+        if kind in self._seen and not self._is_its_turn(kind):
+            return
+        rows = [{"kind": kind, **values}]
+        if self._lost:
+            rows.insert(0, {"kind": "lost", "rows": self._lost})
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        try:
+            self._append(text.encode())
+            self._lost = 0
+        except OSError as error:
+            self._lost += 1
+            self._say(error)
+
+    def _is_its_turn(self, kind: str) -> bool:
+        number = self._seen[kind]
+        self._seen[kind] += 1
+        if number % (1 << self._written[kind] // ROWS_PER_DOUBLING):
+            return False
+        self._written[kind] += 1
+        return True
+
+    def _append(self, data: bytes) -> None:
+        """Write whole rows or nothing.
+
+        Raises:
+            OSError: there was no room for all of them.
+        """
         if self._kept_bytes is not None:
             # What an interrupted run wrote after its last checkpoint happens once more from here on.
             self._file.truncate(self._kept_bytes)
             self._kept_bytes = None
-        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
-        self._file.flush()
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            written = self._file.write(data)
+            if written != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+                self._file.seek(end)
+            raise
+
+    def _say(self, error: OSError) -> None:
+        if self._has_said:
+            return
+        self._has_said = True
+        with contextlib.suppress(OSError):
+            print(
+                f"{self._path} cannot be written ({error.strerror}); the run goes on, and its events "
+                "are lost until it can",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()

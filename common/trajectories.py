@@ -214,12 +214,16 @@ class TrajectoryQueue:
         for i in range(num_workers):
             worker = (self._next_worker + i) % num_workers
             first = int(self._words["taken"][worker, 0])
-            if self.buffer.published(worker) - first >= self.length:
-                self._next_worker = worker + 1
-                return self._copy(worker, first, probe)
+            while self.buffer.published(worker) - first >= self.length:
+                trajectory = self._copy(worker, first)
+                if trajectory.valid.any():
+                    self._next_worker = worker + 1
+                    self._account(worker, trajectory, probe)
+                    return trajectory
+                first += self.length  # all of it was begun by a worker that died
         return None
 
-    def _copy(self, worker: int, first: int, probe: Probe) -> Trajectory:
+    def _copy(self, worker: int, first: int) -> Trajectory:
         memory_fence()
         buffer, until = self.buffer, first + self.length
         rows = np.arange(first, until + 1) % buffer.num_rows
@@ -235,12 +239,12 @@ class TrajectoryQueue:
         )
         memory_fence()
         self._words["taken"][worker, 0] = until
-        consume_trajectory(probe, trajectory, worker)
-        if self.config.instruments:
-            self._record_lag(probe, trajectory)
         return trajectory
 
-    def _record_lag(self, probe: Probe, trajectory: Trajectory) -> None:
+    def _account(self, worker: int, trajectory: Trajectory, probe: Probe) -> None:
+        consume_trajectory(probe, trajectory, worker)
+        if not self.config.instruments:
+            return
         if self._clock is None:
             self._clock = UpdateClock()
         self._clock.note(probe.moment())

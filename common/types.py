@@ -160,6 +160,23 @@ class Alarm:
     remedy: str
 
 
+@dataclass(frozen=True)
+class Death:
+    """A process that ended before the run did.
+
+    Attributes:
+        role: the role's name; ``evaluator`` for the process that plays evaluations.
+        worker: its number among its kind.
+        reason: the traceback, the signal, the exit code, or for how long nothing was heard.
+        at_env_steps: the global clock when it was noticed.
+    """
+
+    role: str
+    worker: int
+    reason: str
+    at_env_steps: int
+
+
 @dataclass
 class RoleReport:
     """What one process was, as measured in and around it.
@@ -167,7 +184,8 @@ class RoleReport:
     Attributes:
         name: the role's name, for example ``actor``.
         worker: its number among its kind.
-        pid: process id.
+        pid: process id, of the last process that had the role.
+        restarts: processes that took the place of one that died.
         start_seconds: from spawn to the role's first statement.
         peak_rss_mib: highest sampled private resident memory (anonymous + file pages, without
             shared memory), in MiB.
@@ -183,6 +201,7 @@ class RoleReport:
     name: str
     worker: int
     pid: int = 0
+    restarts: int = 0
     start_seconds: float | None = None
     peak_rss_mib: float = 0.0
     threads: dict[str, int] = field(default_factory=dict)
@@ -266,6 +285,9 @@ class RunResult:
         checkpoint: what the checkpoints came to.
         before: what a resumed run's earlier parts came to. ``env_steps``, ``updates`` and
             ``training_seconds`` are of all parts; the steady window and the roles' times of this one.
+        deaths: the processes that died, in the order in which it was noticed.
+        restarts: processes that were started in the place of one that died.
+        evaluator_rss_mib: highest sampled memory of the process that plays evaluations.
     """
 
     status: str
@@ -299,6 +321,9 @@ class RunResult:
     spans: list[IntArray] = field(default_factory=list)
     checkpoint: CheckpointReport | None = None
     before: Before = NOTHING_BEFORE
+    deaths: list[Death] = field(default_factory=list)
+    restarts: int = 0
+    evaluator_rss_mib: float = 0.0
 
     def total(self, counter: str) -> int:
         """Sum one counter over all processes."""

@@ -35,7 +35,7 @@ from common.envs import make_lanes
 from common.locks import FileLock
 from common.optimizer import OPTIMIZERS
 from common.policy import epsilon_greedy, linear_decay
-from common.processes import Role, random_stream
+from common.processes import Role, worker_stream
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Moment, Probe
 from common.trajectories import Rollout, Trajectory
@@ -102,15 +102,15 @@ def actor_learner(
     """Act, observe, learn, sync, until told to stop."""
     from common.learner import Learner
 
-    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
-    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
+    lanes = make_lanes(config, worker, worker_stream(config, probe, "environment", worker))
+    exploration = np.random.default_rng(worker_stream(config, probe, "exploration", worker))
     rollout = Rollout(config.rollout_length, config.envs_per_worker, shared.info)
     master, state = MasterWriter(shared.master, worker), shared.optimizer_state
     learner = Learner(config, shared.spec, shared.latest(), master, config.optimizer, state, probe)
     network, lock = ActingNetwork(shared.spec, learner.vector), FileLock(shared.lock_file, probe)
     probe.resumable(lanes=lanes, exploration=exploration, rollout=rollout, learner=learner)
-    seen = sync(config, probe, shared, target, learner, worker)
     observation = lanes.reset()
+    seen = sync(config, probe, shared, target, learner)
     while not probe.should_stop(rollout.num_env_steps):
         # act
         epsilon = linear_decay(
@@ -133,8 +133,8 @@ def actor_learner(
         # learn
         learn_from(probe, learner, shared, lock, rollout.take(observation), seen, worker)
         # sync
-        seen = sync(config, probe, shared, target, learner, worker)
-        if worker == 0 and probe.evaluation_is_due():
+        seen = sync(config, probe, shared, target, learner)
+        if probe.is_first and probe.evaluation_is_due():
             probe.evaluate()
     if rollout.num_env_steps:
         learn_from(probe, learner, shared, lock, rollout.take(observation), seen, worker)
@@ -161,14 +161,14 @@ def learn_from(
 
 
 def sync(
-    config: Config, probe: Probe, shared: Shared, target: SharedWeights, learner: Learner, worker: int
+    config: Config, probe: Probe, shared: Shared, target: SharedWeights, learner: Learner
 ) -> Moment:
     """Copy the shared weights and target network; return the moment, with the pushes in the copy."""
-    while worker_is_ahead(config, shared, worker) and not probe.should_stop():
+    while not probe.should_stop() and worker_is_ahead(config, probe):
         probe.wait()
     seen = probe.moment(shared.master.updates_issued)
     # One worker alone publishes it, when all together have pushed often enough.
-    if worker == 0 and seen.updates // int(config.target_update) > target.version:
+    if probe.is_first and seen.updates // int(config.target_update) > target.version:
         target.publish(shared.latest())
     learner.pull_target(target)
     learner.read()
@@ -192,10 +192,10 @@ def push_gradient(probe: Probe, learner: Learner, shared: Shared, lock: FileLock
     probe.spent("publish")
 
 
-def worker_is_ahead(config: Config, shared: Shared, worker: int) -> bool:
+def worker_is_ahead(config: Config, probe: Probe) -> bool:
     """Return whether a worker has done too many pushes more than the slowest (Ho et al. 2013)."""
-    pushes, limit = shared.master.updates_by_worker, config.max_staleness
-    return limit is not None and bool(pushes[worker] - pushes.min() > limit)
+    limit = config.max_staleness
+    return limit is not None and probe.updates_ahead() > limit
 
 
 # --- End of the difference ---
@@ -206,7 +206,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     shared = Shared(config, config.workers, config.optimizer, config.lock)
     target = SharedWeights(shared.spec, shared.latest())
     roles = [
-        Role("actor_learner", worker, actor_learner, (shared, target, worker))
+        Role("actor_learner", worker, actor_learner, (shared, target, worker), can_restart=True)
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared)

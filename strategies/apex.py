@@ -31,7 +31,7 @@ from common.config import changed
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.policy import epsilon_greedy, epsilon_ladder
-from common.processes import Role, random_stream
+from common.processes import Role, random_stream, worker_stream
 from common.replay import make_replay
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
@@ -109,8 +109,8 @@ def actor(
     config: Config, probe: Probe, buffer: ExperienceBuffer, weights: SharedWeights, worker: int
 ) -> None:
     """Act, observe, sync, until told to stop. Computes no gradient and loads no torch."""
-    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
-    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
+    lanes = make_lanes(config, worker, worker_stream(config, probe, "environment", worker))
+    exploration = np.random.default_rng(worker_stream(config, probe, "exploration", worker))
     first_lane = worker * config.envs_per_worker
     epsilon = epsilon_ladder(config.num_lanes)[first_lane : first_lane + config.envs_per_worker]
     writer = SegmentWriter(buffer, worker, config)
@@ -217,7 +217,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     buffer = ExperienceBuffer(config, shared.info)
     roles = [Role("learner", 0, learner, (buffer, shared.weights, shared.master))]
     roles += [
-        Role("actor", worker, actor, (buffer, shared.weights, worker))
+        Role("actor", worker, actor, (buffer, shared.weights, worker), can_restart=True)
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared, buffer)

@@ -35,7 +35,7 @@ from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.locks import FileLock
 from common.policy import epsilon_greedy, linear_decay
-from common.processes import Role, random_stream
+from common.processes import Role, worker_stream
 from common.replay import Replay, make_replay
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Moment, Probe
@@ -109,9 +109,9 @@ def actor_learner(
     """Act, observe, learn, sync, until told to stop."""
     from common.learner import Learner
 
-    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
-    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
-    draws = np.random.default_rng(random_stream(config.seed, "replay", worker))
+    lanes = make_lanes(config, worker, worker_stream(config, probe, "environment", worker))
+    exploration = np.random.default_rng(worker_stream(config, probe, "exploration", worker))
+    draws = np.random.default_rng(worker_stream(config, probe, "replay", worker))
     segment = buffer.segment(worker)
     writer = SegmentWriter(segment, 0, config)
     replay = make_replay(config, segment, draws, probe)
@@ -146,7 +146,7 @@ def actor_learner(
         # learn
         learn_in_turn(config, probe, learner, replay, shared.master, lock)
         # sync
-        if worker == 0 and probe.evaluation_is_due():
+        if probe.is_first and probe.evaluation_is_due():
             probe.evaluate()
     writer.flush(observation, probe)
     probe.set("target_copies", learner.num_target_copies)
@@ -232,7 +232,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     shared = Shared(config, config.workers, shared_optimizer, config.lock)
     buffer = ExperienceBuffer(config, shared.info)
     roles = [
-        Role("actor_learner", worker, actor_learner, (buffer, shared, worker))
+        Role("actor_learner", worker, actor_learner, (buffer, shared, worker), can_restart=True)
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared, buffer)

@@ -31,7 +31,7 @@ from common.config import Config as CommonConfig
 from common.envs import make_lanes
 from common.experience import SegmentWriter
 from common.policy import boltzmann
-from common.processes import Role, random_stream
+from common.processes import Role, worker_stream
 from common.returns import vtrace
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
@@ -93,8 +93,8 @@ def actor(
     config: Config, probe: Probe, queue: TrajectoryQueue, weights: SharedWeights, worker: int
 ) -> None:
     """Act, observe, sync, until told to stop. Computes no gradient and loads no torch."""
-    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
-    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
+    lanes = make_lanes(config, worker, worker_stream(config, probe, "environment", worker))
+    exploration = np.random.default_rng(worker_stream(config, probe, "exploration", worker))
     writer = SegmentWriter(queue.buffer, worker, queue.config)
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
@@ -204,7 +204,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     queue = TrajectoryQueue(config, shared.info, config.rollout_length, config.queue_trajectories)
     roles = [Role("learner", 0, learner, (queue, shared.weights, shared.master))]
     roles += [
-        Role("actor", worker, actor, (queue, shared.weights, worker))
+        Role("actor", worker, actor, (queue, shared.weights, worker), can_restart=True)
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared, queue.buffer)

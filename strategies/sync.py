@@ -31,7 +31,7 @@ from common.config import changed
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.policy import epsilon_greedy, linear_decay
-from common.processes import Role, random_stream
+from common.processes import Role, random_stream, worker_stream
 from common.replay import make_replay
 from common.supervisor import RunProbe, Shared, run_roles
 from common.telemetry import Probe
@@ -90,15 +90,15 @@ def actor(
     worker: int,
 ) -> None:
     """Act, observe, sync, until told to stop. Computes no gradient and loads no torch."""
-    lanes = make_lanes(config, worker, random_stream(config.seed, "environment", worker))
-    exploration = np.random.default_rng(random_stream(config.seed, "exploration", worker))
+    lanes = make_lanes(config, worker, worker_stream(config, probe, "environment", worker))
+    exploration = np.random.default_rng(worker_stream(config, probe, "exploration", worker))
     writer = SegmentWriter(buffer, worker, config)
     vector, version = weights.latest()
     network = ActingNetwork(weights.spec, vector)
     schedule = (config.epsilon_start, config.epsilon_end, config.epsilon_decay_env_steps)
     probe.resumable(lanes=lanes, exploration=exploration, writer=writer)
     observation = lanes.reset()
-    round_number = barrier.round_number + 1
+    round_number = barrier.next_round(worker, takes_over=probe.restarts > 0)
     while wait_for_start(config, probe, barrier, round_number):
         version = weights.pull(vector, version)
         probe.set("weights_version", version)
@@ -186,7 +186,7 @@ def wait_for_start(config: Config, probe: Probe, barrier: RoundBarrier, round_nu
 
 def wait_for_all(config: Config, probe: Probe, barrier: RoundBarrier, round_number: int) -> bool:
     """Hold the learner until every actor has done its part; return False if one never will."""
-    while not barrier.all_arrived(round_number):
+    while not barrier.all_arrived(round_number, probe.workers_gone):
         if is_cut_short(config, probe):
             return False
         probe.wait("barrier")
@@ -211,7 +211,7 @@ def train(config: Config, probe: RunProbe) -> RunResult:
     barrier = RoundBarrier(config.workers)
     roles = [Role("learner", 0, learner, (buffer, shared.weights, barrier, shared.master))]
     roles += [
-        Role("actor", worker, actor, (buffer, shared.weights, barrier, worker))
+        Role("actor", worker, actor, (buffer, shared.weights, barrier, worker), can_restart=True)
         for worker in range(config.workers)
     ]
     return run_roles(config, probe, roles, shared, buffer)

@@ -74,6 +74,9 @@ def actor_learner(
     A role is a plain function at module level, because ``spawn`` starts it by its name. It imports
     torch inside, and only if it learns. Its loop asks ``probe.should_stop()`` between two steps and
     never waits for another process without asking.
+
+    Where ``train`` says ``can_restart``, another process may take the place of one that died: it draws
+    from streams of its own (``worker_stream``) and finds all else in shared memory.
     """
     # make lanes, generators, writer, replay, learner; name them for checkpoints before lanes.reset()
     probe.resumable()

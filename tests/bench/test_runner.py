@@ -78,8 +78,8 @@ SECTIONS = {
     "health": "q_mean q_max q_bound td_error grad_norm dormant_fraction effective_rank churn "
     "weight_norm most_sampled action_entropy q_bias weight_norm_growth alarms",
     "time": "roles processes bottleneck verdict suggestion",
-    "processes": "workers restarts peak_rss_mib start_seconds threads imports_torch device "
-    "shared_mib supervisor_rss_mib cpu_seconds cpu_utilisation",
+    "processes": "workers restarts deaths peak_rss_mib start_seconds threads imports_torch device "
+    "shared_mib supervisor_rss_mib evaluator_rss_mib cpu_seconds cpu_utilisation",
     "checkpoint": "folder size_mib replay saved_at_env_steps saves longest_hold_seconds "
     "longest_save_seconds error",
 }
@@ -305,8 +305,16 @@ def test_misbehaving_environment_fails_the_run(name: str, runs: Callable[[str], 
     finished = runs(name)
     summary = finished.summary
     assert finished.code == 1 and summary["status"] == "failed"
-    for text in (summary["error"], finished.stderr):
-        assert FAILURES[name] in text and text.count("Traceback") == 1
+    # Reported each time, and at the end once more as what ended the run.
+    deaths = summary["processes"]["deaths"]
+    assert FAILURES[name] in summary["error"] and summary["error"].count("Traceback") == 1
+    assert (
+        all(FAILURES[name] in death["reason"] for death in deaths) and FAILURES[name] in finished.stderr
+    )
+    can_restart = name not in ("step",)
+    assert (
+        len(deaths) == (4 if can_restart else 1) and summary["processes"]["restarts"] == len(deaths) - 1
+    )
     assert list(summary) == FIELDS.split() and (finished.folder / "model.pt").is_file()
     assert processes_left(finished.group) == []
 

@@ -90,6 +90,8 @@ LIMITS = [
     ("health_every_updates", 0, "at least 1"),
     ("reset_interval", 0, "at least 1"),
     ("checkpoint_seconds", -1, "at least 0"),
+    ("max_restarts", -1, "at least 0"),
+    ("worker_timeout", 0.0, "more than 0"),
 ]
 
 
@@ -175,6 +177,12 @@ def test_steps_must_outlast_the_warm_up() -> None:
 def test_a_straggler_is_a_worker_and_a_delay(text: str | None, expected: object) -> None:
     assert parse_straggler(text, 3) == expected
     assert Config(workers=3, straggler=text).straggler == text
+
+
+def test_a_straggler_may_not_sleep_longer_than_it_is_waited_for() -> None:
+    with pytest.raises(ConfigError, match=r"straggler '0:2000' sleeps longer than .* 2 s"):
+        Config(straggler="0:2000", worker_timeout=2.0)
+    assert Config(straggler="0:1999", worker_timeout=2.0).worker_timeout == 2.0
 
 
 @pytest.mark.parametrize(
