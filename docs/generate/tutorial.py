@@ -28,7 +28,7 @@ from bench.machine import ROOT, commit, usable_cores
 from docs.generate import lesson
 from docs.generate.pages import filled
 
-COMMAND_SECONDS = 300
+COMMAND_SECONDS = 600
 # As an installed toolkit would have them, under this interpreter.
 PRELUDE = f"""
 bench() {{ {sys.executable} -m bench "$@"; }}
