@@ -119,7 +119,10 @@ def as_text(names: Sequence[str], found: Sequence[tuple[str, Sequence[str]]]) ->
     first = max(len(title) for title, _ in lines)
     widths = [max(len(cells[i]) for _, cells in lines) for i in range(len(names))]
     return "\n".join(
-        (title.ljust(first) + "".join(f"{GAP}{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
+        (
+            title.ljust(first)
+            + "".join(f"{GAP}{cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
+        )
         for title, cells in lines
     )
 

@@ -88,7 +88,11 @@ def number_of(path: Path) -> int:
 def steps(page: str) -> list[Step]:
     """Return what is done in a page, in order."""
     return [
-        Step(_without_indent(match), match["argument"] if match["mark"] == "file" else None, match.start())
+        Step(
+            _without_indent(match),
+            match["argument"] if match["mark"] == "file" else None,
+            match.start(),
+        )
         for match in BLOCK.finditer(page)
         if match["mark"] != "output"
     ]
@@ -209,18 +213,28 @@ def evaluate(expression: str, data: Mapping[str, Any]) -> Any:
 
 
 def with_values(page: str, data: Mapping[str, Any]) -> str:
-    """Return a page with the numbers in its text as they are in the runs."""
+    """Return a page with the numbers in its text as they are in the runs; what fails stays as it is."""
 
     def fill(match: re.Match[str]) -> str:
-        text = format(evaluate(match["expression"], data), match["form"])
+        try:
+            text = format(evaluate(match["expression"], data), match["form"])
+        except ValueError:
+            text = match["text"]
         return f"{match[1]}{text}{match[5]}"
 
     return VALUE.sub(fill, page)
 
 
 def broken_claims(page: str, data: Mapping[str, Any]) -> list[str]:
-    """Return what a page claims and the runs do not show."""
-    return [each for each in claims(page) if not evaluate(each, data)]
+    """Return what a page claims and the runs do not show, and what cannot be computed from them."""
+    found = []
+    for expression in expressions(page):
+        try:
+            if not evaluate(expression, data) and expression in claims(page):
+                found.append(f"does not hold: {expression}")
+        except ValueError as error:
+            found.append(f"cannot be computed: {error}")
+    return found
 
 
 def claims(page: str) -> list[str]:

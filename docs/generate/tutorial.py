@@ -1,6 +1,6 @@
 """Run the lessons' commands and write what they print into the pages.
 
-    python -m docs.generate.tutorial        all lessons: some minutes, on a machine with nothing else to do
+    python -m docs.generate.tutorial        all lessons, in some minutes, on a quiet machine
     python -m docs.generate.tutorial 3 5    two of them
 
 Everything else in the pages is kept by hand. What a page claims about its runs is checked, too: the
@@ -82,11 +82,9 @@ def refresh(path: Path, work: Path, machine: str) -> list[str]:
         seconds += taken
         if step.file is None:
             click.echo(f"lesson {number}, {taken:.0f} s: {step.text.splitlines()[0]}", err=True)
+    data = lesson.load_data(work / "runs" / number)
     try:
-        new = lesson.with_outputs(page, outputs)
-        data = lesson.load_data(work / "runs" / number)
-        new = lesson.with_values(new, data)
-        broken = lesson.broken_claims(new, data)
+        new = lesson.with_values(lesson.with_outputs(page, outputs), data)
     except ValueError as error:
         raise click.ClickException(f"{path.name}: {error}") from None
     for made, target in lesson.figures(page):
@@ -96,7 +94,7 @@ def refresh(path: Path, work: Path, machine: str) -> list[str]:
     new = lesson.with_notes(new, {"machine": machine, "took": duration(seconds)})
     path.write_text(new, encoding="utf-8")
     click.echo(f"{path.name}: {seconds:.0f} s", err=True)
-    return broken
+    return lesson.broken_claims(new, data)
 
 
 def duration(seconds: float) -> str:
@@ -125,7 +123,9 @@ def chosen(numbers: Sequence[int]) -> list[Path]:
     paths = {lesson.number_of(path): path for path in lesson.lesson_paths()}
     unknown = [number for number in numbers if number not in paths]
     if unknown:
-        raise click.BadParameter(f"there is no lesson {unknown[0]}; they are {', '.join(map(str, paths))}")
+        raise click.BadParameter(
+            f"there is no lesson {unknown[0]}; they are {', '.join(map(str, paths))}"
+        )
     return [paths[number] for number in (sorted(set(numbers)) or paths)]
 
 
@@ -153,7 +153,7 @@ def main(numbers: Sequence[int], work: Path | None) -> None:
             broken[path.name] = refresh(path, place, machine)
     for name, claims in broken.items():
         for claim in claims:
-            click.echo(f"{name}: does not hold: {claim}")
+            click.echo(f"{name}: {claim}")
     first = lesson.LESSONS / "index.md"  # it has the times of all lessons
     first.write_text(filled(first.read_text(encoding="utf-8")), encoding="utf-8")
     sys.exit(1 if any(broken.values()) else 0)
