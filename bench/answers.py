@@ -200,7 +200,8 @@ def bottleneck_answer(time: Block) -> str:
     """Return the verdict on where time goes, and what to change."""
     if time["verdict"] is None:
         return "Not known."
-    return " ".join(each for each in (time["verdict"], time["suggestion"]) if each)
+    suggestion = f" Try {time['suggestion']}." if time["suggestion"] else ""
+    return f"{time['verdict'][0].upper()}{time['verdict'][1:]}.{suggestion}"
 
 
 def gpu_answer(summary: Block) -> str:

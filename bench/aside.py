@@ -13,12 +13,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from typing import Any
+from dataclasses import dataclass
+from typing import IO, Any
 
 import click
 
@@ -34,6 +36,7 @@ from bench.aside import serve
 serve(*sys.argv[3:])
 """
 READY, GO = "ready", "go"
+FAILED, NOT_BEGUN = "failed", "not begun"  # neither is JSON
 START_SECONDS = 120.0  # several processes that import torch on a busy machine
 
 
@@ -67,53 +70,67 @@ def measure_aside(
     given = [json.dumps(sys.path), lifted, function, json.dumps(dict(arguments))]
     command = [sys.executable, "-c", CHILD, *given]
     with contextlib.ExitStack() as stack:
-        processes = [_start(command, stack) for _ in range(number)]
+        children = [_start(command, stack) for _ in range(number)]
         together = threading.Barrier(number)
         pool = stack.enter_context(ThreadPoolExecutor(number))
-        stack.callback(_kill, processes)  # before the pool waits for threads that read from them
-        futures = [pool.submit(_talk, process, together) for process in processes]
+        stack.callback(_kill, children)  # before the pool waits for threads that read from them
+        futures = [pool.submit(_talk, child, together) for child in children]
         deadline = time.perf_counter() + START_SECONDS + 10 * seconds
         try:
             answers = [future.result(deadline - time.perf_counter()) for future in futures]
         except LateError:
             raise AsideError(f"{function} did not end in time") from None
-    return [_result(function, *answer) for answer in answers]
+        for answer, child in zip(answers, children, strict=True):
+            if answer == FAILED:
+                raise AsideError(f"{function} failed: {_last_words(child)}")
+        return [json.loads(answer) for answer in answers]
 
 
-def _start(command: list[str], stack: contextlib.ExitStack) -> subprocess.Popen[str]:
+@dataclass(frozen=True)
+class _Child:
+    process: subprocess.Popen[str]
+    # A file and no pipe: an environment may print more than a pipe holds, and nobody reads meanwhile.
+    errors: IO[str]
+
+
+def _start(command: list[str], stack: contextlib.ExitStack) -> _Child:
+    file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (the stack)
+    errors = stack.enter_context(file)
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=errors,
         text=True,
         start_new_session=True,  # a Ctrl-C comes to the parent, which then ends them
     )
-    return stack.enter_context(process)
+    return _Child(stack.enter_context(process), errors)
 
 
-def _talk(process: subprocess.Popen[str], together: threading.Barrier) -> tuple[str, str]:
-    """Wait until a process is ready, let it begin with the others, and return what it said."""
-    assert process.stdout is not None and process.stdin is not None and process.stderr is not None
-    if process.stdout.readline().strip() != READY:
+def _talk(child: _Child, together: threading.Barrier) -> str:
+    """Wait until a process is ready, let it begin with the others, and return what it answers."""
+    stdin, stdout = child.process.stdin, child.process.stdout
+    assert stdin is not None and stdout is not None
+    if stdout.readline().strip() != READY:
         together.abort()
-        return "", process.stderr.read()
-    with contextlib.suppress(threading.BrokenBarrierError):  # another failed; its own words say why
+        return FAILED
+    try:
         together.wait(START_SECONDS)
-        print(GO, file=process.stdin, flush=True)
-    return process.stdout.readline(), process.stderr.read()
+    except threading.BrokenBarrierError:
+        return NOT_BEGUN  # another failed; its own words say why
+    print(GO, file=stdin, flush=True)
+    return stdout.readline() or FAILED
 
 
-def _result(function: str, answer: str, errors: str) -> Any:
-    if answer:
-        return json.loads(answer)
-    lines = errors.strip().splitlines() or ["it left without a word"]
-    raise AsideError(f"{function} failed: {lines[-1]}")
+def _last_words(child: _Child) -> str:
+    child.errors.seek(0)
+    lines = child.errors.read().strip().splitlines() or ["it left without a word"]
+    return lines[-1]
 
 
-def _kill(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.kill()
+def _kill(children: list[_Child]) -> None:
+    for child in children:
+        child.process.kill()
 
 
 # The child's side.

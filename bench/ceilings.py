@@ -21,10 +21,10 @@ from common.config import Config
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer
 from common.policy import epsilon_greedy
+from common.probe import Probe
 from common.processes import Role, random_stream
 from common.replay import make_replay
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.types import RunResult
 from common.weights import SharedWeights
 

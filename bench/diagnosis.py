@@ -2,7 +2,8 @@
 
 Whoever waits is not the bottleneck; what it waits for is. So waiting is looked at first: the learner
 for data, the actors for the learner, anybody for a lock or at a barrier. Where nobody waits much, it is
-the activity that takes most of the time. Evaluation is left out of all shares: its clock stands still.
+the activity that takes most of the time. Evaluations and checkpoints are left out of all shares:
+everybody stands still meanwhile.
 """
 
 from __future__ import annotations

@@ -25,19 +25,19 @@ class Display(Protocol):
     """Hears a run and shows it."""
 
     def on_tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
-        """See ``common.telemetry.Observer``."""
+        """See ``common.events.Observer``."""
 
     def on_evaluation(self, evaluation: Evaluation, best: bool) -> None:
-        """See ``common.telemetry.Observer``."""
+        """See ``common.events.Observer``."""
 
     def on_health(self, sample: Mapping[str, float], seconds: float) -> None:
-        """See ``common.telemetry.Observer``."""
+        """See ``common.events.Observer``."""
 
     def on_alarm(self, alarm: Alarm) -> None:
-        """See ``common.telemetry.Observer``."""
+        """See ``common.events.Observer``."""
 
     def on_death(self, death: Death, outcome: str) -> None:
-        """See ``common.telemetry.Observer``."""
+        """See ``common.events.Observer``."""
 
     def close(self) -> None:
         """Leave the screen tidy."""

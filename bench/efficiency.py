@@ -22,10 +22,10 @@ import numpy as np
 from common.audit import MasterWriter, SharedMaster
 from common.config import Config
 from common.experience import ExperienceBuffer, SegmentWriter
+from common.probe import Probe
 from common.processes import Role, random_stream
 from common.replay import make_replay
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.types import LaneStep, RunResult
 from common.weights import SharedWeights
 from strategies import apex

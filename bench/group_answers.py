@@ -159,12 +159,12 @@ def bottleneck(group: Group) -> Markup:
     if verdicts:
         verdict = verdicts.most_common(1)[0][0]
         run = next(r for r in group.counted if str(field_of(r.summary, "time.verdict")) == verdict)
-        parts = [
-            text_of_run(run, f"time.{name}")
-            for name in ("verdict", "suggestion")
-            if field_of(run.summary, f"time.{name}")
-        ]
-        return Markup(". Try ").join(parts) + Markup(".")
+        suggestion = str(field_of(run.summary, "time.suggestion") or "")
+        text = _ended(verdict, text_of_run(run, "time.verdict"))
+        if not suggestion:
+            return text
+        start = " " if suggestion.lower().startswith("try ") else " Try "
+        return text + start + _ended(suggestion, text_of_run(run, "time.suggestion"))
     parts = []
     for bar, fractions in role_times([group]).items():
         name, share = max(fractions.items(), key=lambda item: item[1], default=("nothing", 0.0))
@@ -173,6 +173,10 @@ def bottleneck(group: Group) -> Markup:
         role, name = role.replace("_", "-"), name.replace("_", " ")
         parts.append(Markup("the {} spends {} on {}").format(role, share_text, name))
     return sentences(Markup("; ").join(parts) if parts else "no times were recorded")
+
+
+def _ended(raw: str, text: Markup) -> Markup:
+    return text if raw.endswith((".", "!", "?")) else text + "."
 
 
 def gpu(group: Group) -> Markup:

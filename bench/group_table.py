@@ -31,6 +31,12 @@ class Column(NamedTuple):
 # Two tables, because all columns side by side fit on no screen.
 REACHED = (
     Column("final return", "returns.eval_mean", decimal, "final_return"),
+    Column(
+        "s to solve, from the command",
+        "returns.solved_after_command_seconds",
+        decimal,
+        "wall_seconds_to_solve",
+    ),
     Column("s of training to solve", "returns.solved_at_seconds", decimal, "seconds_to_solve"),
     Column("env steps/s", "env_steps_per_second", rate, "env_steps_per_second"),
     Column("updates/s", "updates_per_second", rate, "updates_per_second"),

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import strategies
-from bench.intervals import Interval, median, median_band, median_interval
 from bench.saved import COMPLETED, SavedRun, SavedRuns, field_of, number_of, rows_of
+from bench.stats import Interval, median, median_band, median_interval
 
 Array = NDArray[np.float64]
 GRID_POINTS = 60

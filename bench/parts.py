@@ -16,8 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from common.config import Config
     from common.experience import ExperienceBuffer
+    from common.probe import Probe
     from common.replay import Replay
-    from common.telemetry import Probe
     from common.types import Batch
 
 Part = Callable[[], Any]
@@ -241,7 +241,8 @@ def buffer_of(config: Config) -> ExperienceBuffer:
 
 def probe_of(config: Config) -> Probe:
     """Return a probe of a run with one process."""
-    from common.telemetry import Probe, Telemetry
+    from common.probe import Probe
+    from common.telemetry import Telemetry
 
     return Probe(Telemetry(1), 0, config)
 

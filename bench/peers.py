@@ -29,10 +29,10 @@ from bench.summary import finite, make_summary, write_json
 from common.config import Config, ConfigError
 from common.envs import Lanes, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord, play_lanes
+from common.events import EventLog
 from common.policy import linear_decay
 from common.processes import limit_torch_threads, random_stream, thread_limits
 from common.supervisor import private_mib
-from common.telemetry import EventLog
 from common.types import Evaluation, RoleReport, RunResult
 
 PACKAGE = "stable-baselines3"

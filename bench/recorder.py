@@ -15,9 +15,10 @@ import numpy as np
 from bench.summary import finite
 from common.distributions import as_event
 from common.evaluate import Thinner
+from common.events import EventLog, Observer
 from common.saved_run import SavedRun
 from common.supervisor import private_mib
-from common.telemetry import HISTOGRAM_UNITS, EventLog, Observer
+from common.telemetry import HISTOGRAM_UNITS
 from common.types import Alarm, Death, Evaluation, RunResult
 
 PROGRESS_SECONDS = 1.0

@@ -11,12 +11,16 @@ from typing import Any
 
 import strategies
 from common.config import Config, ConfigError, spell
+from common.events import EVENTS
 from common.saved_run import FOLDER, SavedRun, load_saved_run
-from common.telemetry import COUNTERS, EVENTS
+from common.telemetry import COUNTERS
 from common.types import RunResult
 
-# How long to go on, and how to save: all else would make another run of it.
-MAY_CHANGE = ("steps", "seconds", "until_solved", "checkpoint_seconds", "checkpoint_replay")
+# How long to go on, how to save and what to put up with: all else would make another run of it.
+MAY_CHANGE = (
+    *("steps", "seconds", "until_solved", "checkpoint_seconds", "checkpoint_replay"),
+    *("worker_timeout", "max_restarts"),
+)
 
 
 def resumed(

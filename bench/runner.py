@@ -30,10 +30,10 @@ from bench.summary import SCHEMA, RunFacts, finite, make_summary, write_json
 from bench.timeline import write_timeline
 from common.config import Config, ConfigError
 from common.envs import inspect_env
+from common.events import EVENTS, EventLog, Observer
 from common.owners import owner
 from common.saved_run import SavedRun
 from common.supervisor import RunProbe, private_mib
-from common.telemetry import EVENTS, EventLog, Observer
 from common.types import RunResult
 
 RUNS = Path("runs")
@@ -295,10 +295,10 @@ def load_config(folder: Path) -> tuple[str, Config]:
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
         name, values = str(contents["strategy"]), dict(contents["config"])
-        config: Config = strategies.load(name).Config(**values)
+        config: Config = strategies.load(name).Config.from_saved(values)
     except OSError as error:
         raise ConfigError(f"{folder} is no run folder: {path.name}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        text = " ".join(str(error).split())
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        text = " ".join(str(error).split())[:200]
         raise ConfigError(f"{path} is not the configuration of a run: {text}") from None
     return name, config

@@ -115,6 +115,30 @@ def median_interval(values: Values, level: float = LEVEL, seed: int = 0) -> Inte
     return bootstrap_interval(values, statistic=np.median, level=level, seed=seed)
 
 
+def median_band(
+    curves: NDArray[Any], level: float = LEVEL, resamples: int = 999, seed: int = 0
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both ends of the percentile bootstrap interval of the median at each point of a curve.
+
+    Args:
+        curves: ``[n, T]``, a row per seed, two rows at the least; whole rows are drawn.
+        level: of the interval.
+        resamples: how often.
+        seed: of the draws.
+    """
+    result = stats.bootstrap(
+        (curves,),
+        np.median,
+        axis=0,
+        n_resamples=resamples,
+        confidence_level=level,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    )
+    return result.confidence_interval.low, result.confidence_interval.high
+
+
 def trimmed_mean_interval(values: Values, level: float = LEVEL, seed: int = 0) -> Interval | None:
     """Return the bootstrap interval of the interquartile mean, BCa where it is defined."""
     return bootstrap_interval(values, statistic=_trimmed_mean, method="BCa", level=level, seed=seed)

@@ -13,7 +13,7 @@ from common.config import ConfigError
 
 Shares = Mapping[str, float]
 
-LEFT_OUT = ("evaluation", "held")
+LEFT_OUT = ("evaluation", "checkpoint", "held")  # everybody stands still
 WAITS = ("wait", "lock", "barrier")
 # What takes the time of a process that does not wait: name of the bottleneck, activities, in words.
 WORK = {
@@ -73,7 +73,7 @@ class Run:
 
 
 def read(summary: Mapping[str, Any]) -> Run:
-    """Return what the diagnosis needs of a summary, evaluation left out of every share."""
+    """Return what the diagnosis needs of a summary, evaluations and checkpoints left out."""
     time, config = summary.get("time") or {}, summary.get("config") or {}
     roles = _without_evaluation(time.get("roles"))
     processes = _without_evaluation(time.get("processes")) or roles

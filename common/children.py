@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from common.config import Config
 from common.experience import ExperienceBuffer
-from common.processes import Role, interrupts_blocked, run_child
+from common.probe import Probe
+from common.processes import Role, has_ended, interrupts_blocked, run_child
 from common.role_state import RoleState
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.types import Death, RoleReport
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Children:
         except (EOFError, OSError, pickle.UnpicklingError):
             alive = False
         if not alive and not child.is_finished and child.reason is None:
-            child.process.join(LAST_WORDS_SECONDS)
+            has_ended(child.process, LAST_WORDS_SECONDS)
             child.reason = how_it_ended(child.process.exitcode)
 
     def _hear(self, child: Child, kind: str, values: dict[str, Any]) -> None:
@@ -230,9 +231,8 @@ class Children:
         """Make sure that it is dead, settle what it left, and decide what follows."""
         if child.process is not None:
             child.process.kill()
-            child.process.join(LAST_WORDS_SECONDS)
-            if child.process.is_alive():  # the kernel is not done with it: two must not write one row
-                return
+            if not has_ended(child.process, LAST_WORDS_SECONDS):
+                return  # the kernel is not done with it yet, and two must not write one row
         self.close(child)
         self._settle(child)
         reason, env_steps = child.reason or "", self._telemetry.total("env_steps")
@@ -275,7 +275,7 @@ class Children:
         """End a child at once; nothing more is expected of it."""
         if child.process is not None:
             child.process.kill()
-            child.process.join(LAST_WORDS_SECONDS)
+            has_ended(child.process, LAST_WORDS_SECONDS)
         child.is_finished = True
 
     def close(self, child: Child) -> None:
@@ -290,10 +290,9 @@ class Children:
         """Wait for all processes a little, kill those that are left, and give everything back."""
         deadline = time.perf_counter() + seconds
         for child in self.all:
-            if child.process is not None:
-                child.process.join(max(0.0, deadline - time.perf_counter()))
-                if child.process.is_alive():
-                    self.kill(child)
+            process = child.process
+            if process is not None and not has_ended(process, deadline - time.perf_counter()):
+                self.kill(child)
             self.close(child)
 
 

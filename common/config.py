@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -215,6 +216,22 @@ class Config:
         preset = {name: value for name, value in preset.items() if name in known}
         return cls(**{**preset, **choices, "env_id": env_id})
 
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> Self:
+        """Return the configuration that a file holds: types are checked as well as values.
+
+        Raises:
+            ConfigError: a value is not allowed, or no such option exists.
+        """
+        kinds = typing.get_type_hints(cls)
+        known = {item.name for item in dataclasses.fields(cls)}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigError(f"there is no option {name[:40]!r}")
+            if not _has_type(value, kinds[name]):
+                raise ConfigError(f"{spell(name)} {repr(value)[:40]} is of the wrong type")
+        return cls(**values)
+
     @property
     def num_lanes(self) -> int:
         """Environments over all workers."""
@@ -268,6 +285,14 @@ def parse_straggler(text: str | None, workers: int) -> tuple[int, float] | None:
 def spell(name: str) -> str:
     """Return a field's name as the command line spells it."""
     return name.replace("_", " ")
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a value read from JSON is of a declared type; a whole number is a float, too."""
+    kinds = set(typing.get_args(kind)) or {kind}
+    if float in kinds:
+        kinds.add(int)
+    return type(value) in kinds
 
 
 def _check_value(item: dataclasses.Field[Any], value: Any) -> None:

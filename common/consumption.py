@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from common.probe import Moment, Probe
 from common.state_files import State
-from common.telemetry import Moment, Probe
 from common.types import BoolArray, IntArray
 
 if TYPE_CHECKING:

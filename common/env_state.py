@@ -113,6 +113,7 @@ class EpisodeKeeper:
     def state(self) -> State:
         """Return the episodes so far, with the generators as they are now to compare with."""
         return {
+            "seeds": self._seeds,
             "began": self._began,
             "actions": [np.array(actions, dtype=np.int64) for actions in self._actions],
             "now": [_generator_state(env) for env in self._env.envs],
@@ -120,6 +121,7 @@ class EpisodeKeeper:
 
     def restore(self, state: State, observation: NDArray[Any], ended: BoolArray) -> BoolArray:
         """Play the episodes again."""
+        self._seeds = state["seeds"]
         self._env.reset(seed=list(self._seeds))
         same = np.zeros(len(self._seeds), dtype=bool)
         for lane, seed in enumerate(self._seeds):

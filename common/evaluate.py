@@ -163,6 +163,14 @@ class Thinner:
     def __init__(self) -> None:
         self._number, self._every = 0, 1
 
+    def state(self) -> State:
+        """Return how far it is."""
+        return {"number": self._number, "every": self._every}
+
+    def load_state(self, state: State) -> None:
+        """Go on where ``state`` was taken."""
+        self._number, self._every = state["number"], state["every"]
+
     def append(self, kept: list[Evaluation], evaluation: Evaluation) -> None:
         """Add one to the list that this thinner looks after."""
         if kept and (self._number - 1) % self._every:
@@ -192,24 +200,22 @@ class EvaluationRecord:
 
     def state(self) -> State:
         """Return what was reached so far."""
-        solved_at = None if self.solved_at is None else self.evaluations.index(self.solved_at)
         return {
             "evaluations": [asdict(evaluation) for evaluation in self.evaluations],
+            "thinner": self._thinner.state(),
             "best_mean": self.best_mean,
             "best_weights": self.best_weights,
-            "solved_at": solved_at,
+            "solved_at": None if self.solved_at is None else asdict(self.solved_at),
             "in_a_row": self._in_a_row,
         }
 
     def load_state(self, state: State) -> None:
         """Go on where ``state`` was taken."""
-        self.evaluations = [
-            Evaluation(**{**each, "episode_returns": tuple(each["episode_returns"])})
-            for each in state["evaluations"]
-        ]
+        self.evaluations = [_evaluation(each) for each in state["evaluations"]]
+        self._thinner.load_state(state["thinner"])
         self.best_mean, self.best_weights = state["best_mean"], state["best_weights"]
         solved_at, self._in_a_row = state["solved_at"], state["in_a_row"]
-        self.solved_at = None if solved_at is None else self.evaluations[solved_at]
+        self.solved_at = None if solved_at is None else _evaluation(solved_at)
 
     def add(self, evaluation: Evaluation, weights: FloatArray) -> bool:
         """Add an evaluation and return whether it is the best so far."""
@@ -234,3 +240,7 @@ class EvaluationRecord:
             return True
         self._in_a_row = SOLVED_IN_A_ROW - 1
         return False
+
+
+def _evaluation(state: State) -> Evaluation:
+    return Evaluation(**{**state, "episode_returns": tuple(state["episode_returns"])})

@@ -16,10 +16,10 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 
 from common.acting import NetworkSpec
-from common.children import START_SECONDS, how_it_ended
+from common.children import LAST_WORDS_SECONDS, START_SECONDS, how_it_ended
 from common.config import Config
 from common.evaluate import Played, play_and_compare
-from common.processes import interrupts_blocked, prepare_child, short
+from common.processes import has_ended, interrupts_blocked, prepare_child, short
 from common.shared_memory import SharedArrays
 from common.types import FloatArray
 
@@ -113,7 +113,7 @@ class Evaluator:
                     )
             kind, values = self._connection.recv()
         except (EOFError, OSError, pickle.UnpicklingError):
-            self._process.join(1.0)
+            has_ended(self._process, LAST_WORDS_SECONDS)
             raise _DiedError(how_it_ended(self._process.exitcode)) from None
         if kind == "failed":
             raise _DiedError(values)
@@ -137,8 +137,7 @@ class Evaluator:
             self._connection.close()
         if self._process is not None:
             self._process.kill()
-            self._process.join(1.0)
-            if not self._process.is_alive():
+            if has_ended(self._process, LAST_WORDS_SECONDS):
                 self._process.close()
         self._process = self._connection = None
 

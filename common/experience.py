@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from common.config import Config
 from common.envs import EnvInfo
+from common.probe import Probe
 from common.returns import n_step_window
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, fill
-from common.telemetry import Probe
 from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
 WRITING, PUBLISHED = 0, 1
@@ -211,8 +211,9 @@ class SegmentWriter:
         self._env_steps = self._published_env_steps = buffer.env_steps_until(
             worker, self._published_row
         )
-        if self._row:
-            self._cut()
+        # Rows that are there already are those of a worker that died, unless a resumed run goes on with
+        # them: then its state is loaded before anything is written.
+        self._takes_over = self._row > 0
 
     def _cut(self) -> None:
         """Go on after a worker that died: what it had begun and not published becomes no transition.
@@ -220,6 +221,7 @@ class SegmentWriter:
         The rows stay where they are, because the windows of its last published rows end in them, and
         the newest of them closes its episodes. The next row begins new ones.
         """
+        self._takes_over = False
         begun = np.arange(self._published_row, self._row)
         unread = begun[self._n_step if self._published_row else 0 :] % self._num_rows
         for name in ROW_FIELDS:
@@ -254,6 +256,8 @@ class SegmentWriter:
             step: what the environments returned.
             weights_version: version of the weights that acted.
         """
+        if self._takes_over:
+            self._cut()
         self._header[WRITING] = self._row + 1
         memory_fence()
         row = self._row % self._num_rows
@@ -279,6 +283,7 @@ class SegmentWriter:
             "published_row": self._published_row,
             "env_steps": self._env_steps,
             "published_env_steps": self._published_env_steps,
+            "takes_over": self._takes_over,
             "q_taken": self._q_taken[unpublished],
             "q_max": self._q_max[unpublished],
         }
@@ -288,6 +293,7 @@ class SegmentWriter:
         self._row, self._published_row = state["row"], state["published_row"]
         self._env_steps = state["env_steps"]
         self._published_env_steps = state["published_env_steps"]
+        self._takes_over = state["takes_over"]
         unpublished = np.arange(self._published_row, self._row) % self._num_rows
         self._q_taken[unpublished] = state["q_taken"]
         self._q_max[unpublished] = state["q_max"]
@@ -323,6 +329,8 @@ class SegmentWriter:
         """
         if self._row == 0:
             return
+        if self._takes_over:
+            self._cut()
         self.cut(np.ones(self._buffer.num_lanes, dtype=bool))
         self._header[WRITING] = self._row + 1
         row = self._row % self._num_rows

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from common.acting import ActingNetwork, NetworkSpec
 from common.config import Config
+from common.probe import Probe
 from common.state_files import State, fill
-from common.telemetry import Probe
 from common.types import FloatArray
 
 DORMANT_BELOW = 0.025  # tau of Sokar et al. 2023

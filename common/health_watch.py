@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.alarms import AlarmJudge
+from common.events import Observer
 from common.state_files import State
-from common.telemetry import Observer, Telemetry
+from common.telemetry import Telemetry
 from common.types import Evaluation
 
 SAMPLES_KEPT = 2

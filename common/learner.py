@@ -26,10 +26,10 @@ from common.optimizer import (
     optimizer_state,
     set_step_size,
 )
+from common.probe import Probe
 from common.processes import limit_torch_threads
 from common.returns import n_step_returns
 from common.state_files import State, fill
-from common.telemetry import Probe
 from common.trajectories import Trajectory
 from common.types import Batch, FloatArray, IntArray
 from common.weights import SharedWeights

@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from common.config import ConfigError
 from common.owners import LOCK_PREFIX, dead_lock_files, owner
-from common.telemetry import Probe
+from common.probe import Probe
 
 LOCK_TIMEOUT_SECONDS = 10.0
 STOPPING_TIMEOUT_SECONDS = 0.5

@@ -19,9 +19,9 @@ from common.device import DeviceVector, learner_device
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import can_fuse, load_optimizer_state, optimizer_state, set_step_size
+from common.probe import Probe
 from common.processes import limit_torch_threads
 from common.state_files import State
-from common.telemetry import Probe
 from common.types import FloatArray
 
 MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimizer]

@@ -26,6 +26,8 @@ OPTIMIZERS = ("adam", "rmsprop")
 MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "rmsprop": ("square_avg",)}
 
 RMSPROP_DECAY = 0.99  # Mnih et al. 2016, section 8
+# A float32 counts by ones up to here; the corrections that the count is for are 1 long before.
+LAST_STEP = 2**24
 
 
 class SharedOptimizerState:
@@ -67,6 +69,8 @@ class SharedOptimizerState:
 
     def describe(self, updates: int) -> str:
         """Say what the audit can say of this state; the step count is compared with the updates."""
+        if updates > LAST_STEP:
+            return "shared, not audited (a float32 step count stands still at 2^24)"
         steps = int(self._arrays["steps"].max())
         return f"shared, not audited (its step count says {steps} of {updates} updates)"
 

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import threadpoolctl
 
 from common.config import Config
 from common.health import NotFiniteError
-from common.telemetry import Probe
+from common.probe import Probe
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -85,8 +86,12 @@ def random_stream(seed: int, purpose: str, worker: int = 0, number: int = 0) -> 
 
 
 def worker_stream(config: Config, probe: Probe, purpose: str, worker: int) -> np.random.SeedSequence:
-    """Return the seed of a worker's stream. One that takes another's place has streams of its own."""
-    return random_stream(config.seed, purpose, worker, probe.restarts)
+    """Return the seed of a worker's stream. One that takes another's place has streams of its own.
+
+    They are others in each part of a resumed run, whose count of restarts begins anew.
+    """
+    number = probe.restarts and probe.restarts + probe.env_steps_before
+    return random_stream(config.seed, purpose, worker, number)
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,20 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         mask(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
+
+
+def has_ended(process: BaseProcess, seconds: float) -> bool:
+    """Return whether a process ends in time. Never waits longer, as ``join`` with a timeout can.
+
+    ``join`` takes the end of a pipe for the end of the process, and then waits for that without a
+    limit; an environment that closes all files ends the pipe and lives on.
+    """
+    deadline = time.perf_counter() + seconds
+    while process.is_alive():
+        if time.perf_counter() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def prepare_child() -> None:

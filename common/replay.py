@@ -14,10 +14,10 @@ import numpy as np
 from common.config import Config
 from common.consumption import Consumption
 from common.experience import ExperienceBuffer
+from common.probe import Probe
 from common.returns import n_step_window
 from common.shared_memory import memory_fence
 from common.state_files import State
-from common.telemetry import Probe
 from common.types import Batch, FloatArray, IntArray
 
 # Rows are drawn anew when they were no transitions, or overwritten during the copy. Both are rare

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
+from common.events import EVENTS
 from common.experience import ExperienceBuffer
 from common.processes import Role
 from common.role_state import RoleState, role_file
 from common.saved_run import FOLDER, SavedRun, remove_others, run_file, write_manifest
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State, StateError, write_state
-from common.telemetry import EVENTS, WORD, Telemetry
+from common.telemetry import WORD, Telemetry
 from common.types import CheckpointReport
 
 HOLD_TIMEOUT_SECONDS = 30.0
@@ -90,9 +91,8 @@ class Checkpointer:
         self._facts, self._own_state, self._resume = facts, own_state, resume
         self._parts = shared_parts(roles)
         self._attempt: _Attempt | None = None
-        self._number, self._names = 0, list[str]()
-        if resume is not None:
-            self._number, self._names = resume.number, list(resume.contents["files"])
+        self._number = 0 if resume is None else resume.number
+        self._names: list[str] = [] if resume is None else list(resume.contents["files"])
         self._next_at = float("inf")
         self._last_within: float | None = None
         self._reason: str | None = None
@@ -152,8 +152,9 @@ class Checkpointer:
 
     def give_up(self, error: str | None = None) -> None:
         """Make no further checkpoint; nobody waits for one any more."""
-        self.is_over = True
-        self._end(error)
+        if not self.is_over:
+            self.is_over = True
+            self._end(error)
 
     def abandon(self, error: str) -> None:
         """End the attempt that is being made, if there is one: who it waits for is gone."""
@@ -274,7 +275,8 @@ class Checkpointer:
     def _let_go(self) -> None:
         # In this order: who is at its end and sees that all is saved must see that it may leave.
         is_last = self.is_over or self._last_within is not None
-        self._telemetry.set_control("stop", int(is_last and self._stops))
+        if is_last and self._stops:
+            self._telemetry.set_control("stop", 1)
         self._telemetry.set_control("may_leave", int(is_last))
         memory_fence()
         self._telemetry.set_control("saves_done", self._number)

@@ -27,6 +27,7 @@ from common.config import Config, ConfigError
 from common.envs import EnvInfo, inspect_env
 from common.evaluate import FINAL_EPISODES, EvaluationRecord
 from common.evaluator import EvaluationError, Evaluator
+from common.events import NullObserver, Observer
 from common.experience import ExperienceBuffer
 from common.health_watch import HealthWatch
 from common.limits import require_open_files, require_processes
@@ -38,7 +39,7 @@ from common.saved_run import SavedRun
 from common.saving import Checkpointer
 from common.shared_memory import require_room_for_processes
 from common.state_files import State, StateError
-from common.telemetry import WORD, NullObserver, Observer, Telemetry
+from common.telemetry import WORD, Telemetry
 from common.types import Death, Evaluation, FloatArray, RunResult
 from common.weights import SharedWeights
 

@@ -21,9 +21,9 @@ from common.consumption import (
 )
 from common.envs import EnvInfo
 from common.experience import ExperienceBuffer
+from common.probe import Probe
 from common.shared_memory import SharedArrays, memory_fence
 from common.state_files import State
-from common.telemetry import Probe
 from common.types import BoolArray, FloatArray, IntArray, LaneStep
 
 

@@ -28,6 +28,7 @@ FIRST = {
         "compare-strategies",
         "read-a-report",
         "audit-your-own-loop",
+        "stop-and-resume",
         "debug-a-hang",
         "benchmark-reports",
         "reproduce-our-numbers",

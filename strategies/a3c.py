@@ -35,9 +35,9 @@ from common.envs import make_lanes
 from common.locks import FileLock
 from common.optimizer import OPTIMIZERS
 from common.policy import epsilon_greedy, linear_decay
+from common.probe import Moment, Probe
 from common.processes import Role, worker_stream
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Moment, Probe
 from common.trajectories import Rollout, Trajectory
 from common.types import RunResult, Traits
 from common.weights import SharedWeights

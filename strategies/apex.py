@@ -31,10 +31,10 @@ from common.config import changed
 from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.policy import epsilon_greedy, epsilon_ladder
+from common.probe import Probe
 from common.processes import Role, random_stream, worker_stream
 from common.replay import make_replay
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.types import RunResult, Traits
 from common.weights import SharedWeights
 

@@ -35,10 +35,10 @@ from common.envs import make_lanes
 from common.experience import ExperienceBuffer, SegmentWriter
 from common.locks import FileLock
 from common.policy import epsilon_greedy, linear_decay
+from common.probe import Moment, Probe
 from common.processes import Role, worker_stream
 from common.replay import Replay, make_replay
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Moment, Probe
 from common.types import Batch, RunResult, Traits
 
 if TYPE_CHECKING:

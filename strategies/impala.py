@@ -31,10 +31,10 @@ from common.config import Config as CommonConfig
 from common.envs import make_lanes
 from common.experience import SegmentWriter
 from common.policy import boltzmann
+from common.probe import Probe
 from common.processes import Role, worker_stream
 from common.returns import vtrace
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.trajectories import Trajectory, TrajectoryQueue
 from common.types import FloatArray, RunResult, Traits
 from common.weights import SharedWeights

@@ -30,10 +30,10 @@ from common.config import Config as CommonConfig
 from common.consumption import consume_trajectory
 from common.envs import EnvInfo, make_lanes
 from common.policy import epsilon_greedy, linear_decay
+from common.probe import Probe
 from common.processes import Role, random_stream
 from common.returns import q_lambda_returns
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.trajectories import Rollout, Trajectory
 from common.types import FloatArray, IntArray, RunResult, Traits
 from common.weights import SharedWeights

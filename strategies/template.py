@@ -24,9 +24,9 @@ from typing import Any, ClassVar
 from common.audit import SharedMaster
 from common.config import Config as CommonConfig
 from common.experience import ExperienceBuffer
+from common.probe import Probe
 from common.processes import Role
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 from common.types import RunResult, Traits
 from common.weights import SharedWeights
 

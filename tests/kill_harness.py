@@ -22,9 +22,9 @@ from watched_roles import Fault, make_findings
 import strategies
 from common import supervisor
 from common.children import Child
+from common.events import NullObserver
 from common.processes import Role
 from common.supervisor import RunProbe, Shared
-from common.telemetry import NullObserver
 from common.types import Death, RunResult
 
 ENV = f"counting_env:{ce.PLAIN}"

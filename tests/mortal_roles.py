@@ -12,10 +12,10 @@ import numpy as np
 from common.audit import MasterWriter
 from common.config import Config
 from common.locks import FileLock
+from common.probe import Probe
 from common.processes import worker_stream
 from common.shared_memory import SharedArrays
 from common.supervisor import Shared
-from common.telemetry import Probe
 
 CHECKS = 20
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.config import Config
+from common.probe import Probe
 from common.shared_memory import SharedArrays
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.types import LaneStep
 
 if TYPE_CHECKING:

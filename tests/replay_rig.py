@@ -11,8 +11,9 @@ import numpy as np
 from common.config import Config
 from common.envs import Lanes
 from common.experience import ExperienceBuffer, SegmentWriter
+from common.probe import Probe
 from common.replay import make_replay
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.types import Batch
 
 GAMMA = 0.9

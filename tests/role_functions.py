@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from common.config import Config
+from common.probe import Probe
 from common.processes import Role
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import Probe
 
 
 def step(config: Config, probe: Probe) -> None:

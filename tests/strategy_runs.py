@@ -27,9 +27,10 @@ from common.config import Config
 from common.envs import Lanes, make_lanes
 from common.evaluate import play_episodes
 from common.experience import ExperienceBuffer
+from common.probe import Probe
 from common.processes import Role, random_stream
 from common.supervisor import RunProbe, Shared
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.types import LaneStep, RunResult, Traits
 
 # Small enough to take seconds, large enough for hundreds of updates. Replay holds all of it, so that

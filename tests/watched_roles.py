@@ -18,11 +18,11 @@ from typing import Any
 import counting_env as ce
 import numpy as np
 
-from common import audit, barrier, experience, telemetry, weights  # noqa: F401  (faults name them)
+from common import audit, barrier, experience, weights
 from common.audit import MasterWriter
 from common.config import Config
+from common.probe import Probe
 from common.shared_memory import SharedArrays
-from common.telemetry import Probe
 from common.trajectories import Trajectory, TrajectoryQueue
 from common.weights import SharedWeights
 

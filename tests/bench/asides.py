@@ -38,15 +38,24 @@ def raises(where: str) -> Callable[[], None]:
     return fail
 
 
+def raises_in_one(folder: str) -> Callable[[], int]:
+    """Fail in the process that comes first, while the others are ready and print a lot."""
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        print("nothing wrong here")
+        return lambda: 1
+    raise ValueError("it went wrong in one")
+
+
 def prints() -> Callable[[], int]:
     """Write to standard output, in Python and below it."""
     print("said while preparing")
     os.write(1, b"said in C\n")
+    print("so much that no pipe holds it" * 10_000)
     return lambda: 7
 
 
-def pid_then_sleep(file: str) -> Callable[[], None]:
-    """Leave the process's number in a file, and measure for ever."""
-    with open(file, "w", encoding="utf-8") as out:
-        print(os.getpid(), file=out)
+def sleeps() -> Callable[[], None]:
+    """Measure for ever."""
     return lambda: time.sleep(600)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -130,9 +133,145 @@ class DictObservation(SmallEnv):
     )
 
 
+class BadAtStep(SmallEnv):
+    """Does what ``misbehave`` does at step 25 of its life, wherever it is played."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        result = super().step(action)
+        return self.misbehave(*result) if self.total_steps == BAD_STEP else result
+
+    def misbehave(self, observation: Any, reward: Any, *rest: Any) -> Any:
+        raise NotImplementedError
+
+
+class RaisesOnce(BadAtStep):
+    """Raises in the first process that comes to it, and in no other."""
+
+    def misbehave(self, *result: Any) -> Any:
+        try:
+            Path(os.environ["RAISED_ONCE"]).touch(exist_ok=False)
+        except FileExistsError:
+            return result
+        raise RuntimeError("the step went wrong, once")
+
+
+class NanReward(BadAtStep):
+    def misbehave(self, observation: Any, reward: Any, *rest: Any) -> Any:
+        return observation, float("nan"), *rest
+
+
+class InfiniteReward(BadAtStep):
+    def misbehave(self, observation: Any, reward: Any, *rest: Any) -> Any:
+        return observation, float("-inf"), *rest
+
+
+class InfiniteObservation(BadAtStep):
+    def misbehave(self, observation: Any, reward: Any, *rest: Any) -> Any:
+        return observation * np.float32(np.inf), reward, *rest
+
+
+class TextReward(BadAtStep):
+    def misbehave(self, observation: Any, reward: Any, *rest: Any) -> Any:
+        return observation, "much", *rest
+
+
+class DoubleObservation(SmallEnv):
+    """Wider numbers than its space says."""
+
+    def _observation(self) -> Any:
+        return super()._observation().astype(np.float64)
+
+
+class TextObservation(SmallEnv):
+    def _observation(self) -> Any:
+        return np.array(["left", "right", "left"])
+
+
+class HugeReward(SmallEnv):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, *rest = super().step(action)
+        return observation, 1e30, *rest  # type: ignore[return-value]
+
+
+class NegativeReward(SmallEnv):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, *rest = super().step(action)
+        return observation, -1000.0, *rest  # type: ignore[return-value]
+
+
+class BlocksInStep(BadAtStep):
+    def misbehave(self, *result: Any) -> Any:
+        time.sleep(600)
+
+
+class BlocksInReset(SmallEnv):
+    def reset(self, **values: Any) -> tuple[Any, dict[str, Any]]:
+        time.sleep(600)
+        return super().reset(**values)
+
+
+class ExitsProcess(BadAtStep):
+    def misbehave(self, *result: Any) -> Any:
+        os._exit(3)
+
+
+class RaisesSystemExit(BadAtStep):
+    def misbehave(self, *result: Any) -> Any:
+        sys.exit("the environment has had enough")
+
+
+class Segfaults(BadAtStep):
+    def misbehave(self, *result: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSEGV)  # as a fault in its C code does
+        time.sleep(600)
+
+
+class ClosesFiles(BadAtStep):
+    def misbehave(self, *result: Any) -> Any:
+        os.closerange(3, 256)
+        return result
+
+
+class Leaks(SmallEnv):
+    """Keeps two megabytes of every tenth step."""
+
+    kept: list[Any] = []  # noqa: RUF012
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.total_steps % 10 == 0 and len(self.kept) < 100:
+            self.kept.append(np.ones(2 << 20, dtype=np.uint8))
+        return super().step(action)
+
+
+class LeavesThreads(BadAtStep):
+    """Leaves threads running that would keep the process from ending."""
+
+    def misbehave(self, *result: Any) -> Any:
+        for _ in range(3):
+            threading.Thread(target=time.sleep, args=(600,), daemon=False).start()
+        return result
+
+
 for _class in (
     Prints,
     Slow,
+    RaisesOnce,
+    NanReward,
+    InfiniteReward,
+    InfiniteObservation,
+    TextReward,
+    DoubleObservation,
+    TextObservation,
+    HugeReward,
+    NegativeReward,
+    BlocksInStep,
+    BlocksInReset,
+    ExitsProcess,
+    RaisesSystemExit,
+    Segfaults,
+    ClosesFiles,
+    Leaks,
+    LeavesThreads,
     ResetRaises,
     StepRaises,
     NanObservation,

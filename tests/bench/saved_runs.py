@@ -54,6 +54,7 @@ def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[
             "threshold": 475.0,
             "solved_at_seconds": draw(2, 3) if seed % 2 else None,
             "solved_at_env_steps": int(draw(1000, 2900)) if seed % 2 else None,
+            "solved_after_command_seconds": draw(4, 6) if seed % 2 else None,
         },
         "audit": {
             "enabled": True,
@@ -88,7 +89,7 @@ def make_summary(strategy: str = "apex", seed: int = 0, **changes: Any) -> dict[
             "roles": role_times(strategy, generator),
             "bottleneck": "update",
             "verdict": f"{strategy} is bound by the update",
-            "suggestion": "a smaller batch (--batch-size 64)",
+            "suggestion": "--batch-size 64",
         },
         "processes": {"peak_rss_mib": {"learner": draw(300, 400)}, "cpu_utilisation": draw(0.5, 1)},
         "answers": [

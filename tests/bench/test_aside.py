@@ -40,11 +40,23 @@ def test_a_failure_is_one_sentence(where: str) -> None:
     assert caught.value.exit_code == 1
 
 
-def test_what_takes_far_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.aside, "START_SECONDS", 2.0)
-    file = tmp_path / "pid"
+def test_one_that_fails_ends_all_and_is_the_one_that_is_quoted(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(AsideError, match="did not end in time"):
-        measure_aside("asides:pid_then_sleep", {"file": str(file)}, seconds=0.01)
-    assert time.monotonic() - began < 30
-    assert not psutil.pid_exists(int(file.read_text()))
+    with pytest.raises(AsideError, match="ValueError: it went wrong in one"):
+        measure_aside("asides:raises_in_one", {"folder": str(tmp_path / "first")}, seconds=1, number=3)
+    assert time.monotonic() - began < bench.aside.START_SECONDS / 2
+
+
+def sleeping() -> list[int]:
+    """Return the processes that ``asides:sleeps`` has left."""
+    own = psutil.Process().children(recursive=True)
+    return [child.pid for child in own if "asides:sleeps" in child.cmdline()]
+
+
+def test_what_takes_far_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.aside, "START_SECONDS", 3.0)
+    began = time.monotonic()
+    with pytest.raises(AsideError, match="asides:sleeps did not end in time"):
+        measure_aside("asides:sleeps", {}, seconds=0.01, number=2)
+    assert 3 < time.monotonic() - began < 30
+    assert sleeping() == []

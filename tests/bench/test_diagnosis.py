@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import strategies
+from bench.answers import bottleneck_answer
 from bench.diagnosis import NOTHING, diagnose
 from bench.runner import run
 
@@ -49,6 +50,7 @@ LEARNING = {"update": 0.7, "sample": 0.2, "priorities": 0.07, "wait": 0.03}
 DRAWING = {"update": 0.3, "sample": 0.45, "priorities": 0.2, "wait": 0.05}
 FAST_AT_BARRIER = {"env_step": 0.03, "act": 0.02, "barrier": 0.95}
 SLOW_AT_BARRIER = {"env_step": 0.85, "act": 0.02, "barrier": 0.13}
+STANDING_STILL = {"evaluation": 0.4, "checkpoint": 0.1}
 BLOCKED = {"env_step": 0.2, "update": 0.4, "lock": 0.38, "other": 0.02}
 
 PLANTED = {
@@ -140,12 +142,21 @@ def test_a_planted_attribution_gets_its_verdict_number_and_flags(bottleneck: str
     assert [flag for flag in flags if flag not in found["suggestion"]] == []
 
 
+def test_the_answer_of_a_run_is_two_sentences() -> None:
+    answer = bottleneck_answer(diagnose(PLANTED["collection"][0]))
+    assert answer.startswith(
+        "Collection-bound: the learner waits 61% of its time for data. Try more actors"
+    )
+    assert answer.endswith(".") and ".." not in answer
+    assert bottleneck_answer(NOTHING) == "Not known."
+
+
 @pytest.mark.parametrize("bottleneck", PLANTED)
-def test_evaluation_changes_nothing(bottleneck: str) -> None:
+def test_standing_still_changes_nothing(bottleneck: str) -> None:
     summary = PLANTED[bottleneck][0]
     evaluated = {
         group: {
-            name: {**{key: value / 2 for key, value in shares.items()}, "evaluation": 0.5}
+            name: {**{key: value / 2 for key, value in shares.items()}, **STANDING_STILL}
             for name, shares in summary["time"][group].items()
         }
         for group in ("roles", "processes")

@@ -168,7 +168,7 @@ def test_a_single_run_speaks_in_its_own_words(tmp_path: Path) -> None:
     (group,) = make_groups(load_runs(tmp_path / "run"))
     composed = [str(text.striptags()) for text in answers_of(group)]
     assert composed[0] == f"No: 0 of {old['audit']['writes_issued']:,} writes were lost."
-    assert composed[4] == "apex is bound by the update. Try a smaller batch (--batch-size 64)."
+    assert composed[4] == "apex is bound by the update. Try --batch-size 64."
 
 
 def test_what_was_not_measured_is_a_dash_and_never_zero(tmp_path: Path) -> None:
@@ -627,7 +627,7 @@ def imported(code: str) -> list[str]:
 
 
 def test_drawing_is_imported_only_to_draw() -> None:
-    assert imported("import bench.report, bench.runner, bench.figures, bench.svg, bench.groups") == []
+    assert imported("import bench.report, bench.runner, bench.saved, bench.svg") == []
     assert imported("import jinja2") == ["jinja2"]  # the test can see one
 
 

@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from commands import Finished, finish, start
@@ -25,7 +27,7 @@ from common.acting import parameter_views
 from common.config import ConfigError
 from common.saved_run import FOLDER, MANIFEST, load_saved_run
 
-RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_500, "evaluate_every_env_steps": 300}
+RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_000, "evaluate_every_env_steps": 300}
 SAVED = ("--checkpoint-seconds", "0.15")
 
 
@@ -35,15 +37,33 @@ def options(choices: dict[str, Any]) -> list[str]:
     ]
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """End what a test has started and not waited for."""
+    yield
+    for process in _started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    _started.clear()
+
+
+def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    _started.append(start(arguments, folder.parent))
+    return _started[-1]
+
+
 def begin(strategy: str, folder: Path, **choices: Any) -> subprocess.Popen[str]:
     own = {**FOR_STRATEGY.get(strategy, {}), **RUN, **choices}
     own = {name: value for name, value in own.items() if name not in TRAITS[strategy].unused_options}
     arguments = ["run", "--strategy", strategy, *options(own), *SAVED]
-    return start([*arguments, "--output", str(folder), "--quiet"], folder.parent)
+    return started([*arguments, "--output", str(folder), "--quiet"], folder)
 
 
 def go_on(folder: Path, *more: str) -> subprocess.Popen[str]:
-    return start(["run", "--resume", str(folder), "--quiet", *more], folder.parent)
+    return started(["run", "--resume", str(folder), "--quiet", *more], folder)
 
 
 def wait_for(folder: Path, words: str, process: subprocess.Popen[str]) -> None:
@@ -106,7 +126,7 @@ def test_ctrl_c_and_resume_is_as_if_never_stopped(tmp_path: Path) -> None:
     checkpoint = stopped.summary["checkpoint"]
     assert checkpoint["error"] is None and checkpoint["folder"] == str(folder / FOLDER)
     at = checkpoint["saved_at_env_steps"]
-    assert 300 < at < 2_500 and 0 <= stopped.summary["env_steps"] - at <= 10  # its last rows, closed
+    assert 300 < at < 2_000 and 0 <= stopped.summary["env_steps"] - at <= 10  # its last rows, closed
     finished = finish(go_on(folder), folder)
     assert_as_if_never_stopped(finished, run_here("single", **RUN))
     assert finished.summary["resume"]["continued_at_env_steps"] == at
@@ -181,11 +201,44 @@ def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = finish(begin("vector", folder, steps=1_500), folder)
     assert first.code == 0 and first.summary["env_steps"] >= 1_500
-    finished = finish(go_on(folder, "--steps", "2500"), folder)
+    finished = finish(go_on(folder, "--steps", "2000"), folder)
     assert_as_if_never_stopped(finished, run_here("vector", **RUN))
-    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_500
+    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_000
     again = finish(go_on(folder), folder)
     assert again.code == 2 and "nothing is left" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("strategy", ["apex", "hogwild", "a3c", "impala", "sync"])
+def test_a_run_with_a_replaced_worker_is_saved_and_resumed(strategy: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = begin(strategy, folder, steps=10**9, evaluate_every_env_steps=2_000)
+    wait_for(folder, '"kind": "evaluation"', process)
+    before = psutil.Process(process.pid).children()
+    worker = max(before, key=lambda each: each.create_time())  # started last: no learner
+    worker.kill()
+    wait_for(folder, '"kind": "death"', process)
+    number = load_saved_run(folder).number
+    deadline = time.monotonic() + 60
+    while load_saved_run(folder).number < number + 3:  # the new one has its part in them
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process, folder)
+    assert stopped.summary["processes"]["restarts"] == 1
+    assert stopped.summary["checkpoint"]["error"] is None
+    at = stopped.summary["env_steps"]
+    finished = finish(go_on(folder, "--steps", str(at + 3_000)), folder)
+    assert finished.code == 0, finished.stderr
+    summary = finished.summary
+    assert at + 3_000 <= summary["env_steps"] <= at + 6_000
+    assert summary["processes"]["restarts"] == 0
+    experience = summary["experience"]
+    accounted = sum(experience[part] for part in ("stored", "dropped", "in_flight_at_end"))
+    assert experience["collected"] == summary["env_steps"] == accounted
+    assert summary["audit"]["updates_issued"] == summary["updates"]
+    assert summary["resume"]["not_restored"] == []
 
 
 # --- What is refused, before anything is started ---

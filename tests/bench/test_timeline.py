@@ -13,9 +13,10 @@ import pytest
 
 from bench import timeline as module
 from bench.timeline import Update, common_window, joined, make_timeline, meetings, write_timeline
-from common import telemetry
+from common import probe as probe_module
 from common.audit import AuditReader, MasterWriter, SharedMaster
-from common.telemetry import ACTIVITIES, SPANS_KEPT, Probe, Telemetry
+from common.probe import Probe
+from common.telemetry import ACTIVITIES, SPANS_KEPT, Telemetry
 from common.types import RoleReport, RunResult
 from strategies import a3c, hogwild
 
@@ -42,7 +43,7 @@ def make_probe(shared: Telemetry, role: int = 0) -> Probe:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(telemetry.time, "perf_counter_ns", clock)
+    monkeypatch.setattr(probe_module.time, "perf_counter_ns", clock)
     return clock
 
 

@@ -13,7 +13,8 @@ from replay_rig import Rig
 from bench.summary import _by_episode_length, _experience
 from common.config import Config
 from common.consumption import CLOCK_SIZE, Consumption, UpdateClock
-from common.telemetry import LENGTHS, Moment, Probe, Telemetry
+from common.probe import Moment, Probe
+from common.telemetry import LENGTHS, Telemetry
 from common.types import RoleReport, RunResult
 
 

@@ -13,10 +13,11 @@ import pytest
 from common.config import Config
 from common.envs import Lanes, inspect_env
 from common.experience import ExperienceBuffer, SegmentWriter
+from common.probe import Probe
 from common.returns import n_step_window
 from common.role_state import load_parts, state_of
 from common.state_files import State, read_state, write_state
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.trajectories import Rollout
 from common.types import LaneStep
 

@@ -16,7 +16,8 @@ from common.alarms import AlarmJudge
 from common.config import Config
 from common.evaluate import value_bias
 from common.learner import Learner
-from common.telemetry import HEALTH, Probe, Telemetry
+from common.probe import Probe
+from common.telemetry import HEALTH, Telemetry
 from common.types import Batch, Evaluation, LaneStep
 
 SPEC = NetworkSpec((4,), "<f4", 2, 64, False)

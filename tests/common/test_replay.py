@@ -15,7 +15,8 @@ import common.replay
 from common.config import Config
 from common.envs import EnvInfo
 from common.experience import ExperienceBuffer
-from common.telemetry import Probe, Telemetry
+from common.probe import Probe
+from common.telemetry import Telemetry
 from common.types import Batch
 
 BOTH = pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])

@@ -17,15 +17,20 @@ from common.alarms import RULES
 from common.audit import COUNT_MODULUS, AuditReader, MasterWriter, SharedMaster
 from common.config import Config
 from common.consumption import UpdateClock
-from common.evaluate import EvaluationRecord
+from common.envs import inspect_env
+from common.evaluate import MAX_KEPT, EvaluationRecord
+from common.events import EventLog, NullObserver
+from common.experience import ROW_FIELDS, ExperienceBuffer, SegmentWriter
 from common.health_watch import HealthWatch
 from common.learner import Learner
 from common.network import QNetwork
 from common.on_policy import radam
 from common.optimizer import load_optimizer_state, make_optimizer, optimizer_state
+from common.probe import Moment, Probe
+from common.processes import random_stream, worker_stream
 from common.state_files import State, StateError, read_state, write_state
-from common.telemetry import HEALTH, EventLog, Moment, NullObserver, Probe, Telemetry
-from common.types import Batch, Evaluation
+from common.telemetry import HEALTH, Telemetry
+from common.types import Batch, Before, Evaluation, LaneStep
 
 SPEC = NetworkSpec((4,), "<f4", 2, 8, False)
 
@@ -63,6 +68,24 @@ def test_a_streak_goes_on(through_a_file: Any) -> None:
     assert later.solved_at == again.evaluations[3] and not later.wants_confirmation
 
 
+def test_a_solved_evaluation_is_kept_when_the_list_is_thinned(through_a_file: Any) -> None:
+    record, weights = EvaluationRecord(100.0), initial_weights(SPEC, 1)
+    for i in range(4):
+        record.add(evaluation(150.0, i), weights)
+    assert record.confirm((150.0,))
+    solved = record.solved_at
+    for i in range(4, MAX_KEPT + 10):
+        record.add(evaluation(50.0, i), weights)
+    assert solved not in record.evaluations and len(record.evaluations) < MAX_KEPT
+    again = EvaluationRecord(100.0)
+    again.load_state(through_a_file(record.state()))
+    assert again.solved_at == solved and again.evaluations == record.evaluations
+    for i in range(MAX_KEPT + 10, 3 * MAX_KEPT):
+        for each in (record, again):
+            each.add(evaluation(50.0, i), weights)
+    assert again.evaluations == record.evaluations
+
+
 def sample(**values: float) -> dict[str, float]:
     return {**dict.fromkeys(HEALTH, math.nan), **values}
 
@@ -73,7 +96,7 @@ def test_an_alarm_is_raised_once_and_what_led_to_it_is_remembered(through_a_file
     watch = HealthWatch(telemetry, NullObserver(), [], 100.0)
 
     def broken(watch: HealthWatch, at: float) -> None:
-        probe.record_health(sample(env_steps=at, updates=at, grad_norm=5_000.0))
+        probe.record_health(sample(env_steps=at, updates=at, grad_norm=1e6))
         watch.look(0.0)
 
     broken(watch, 10.0)
@@ -211,6 +234,56 @@ def test_counts_of_the_audit_go_on_through_their_rounds(through_a_file: Any) -> 
     assert report["updates_issued"] == 8 * many > COUNT_MODULUS
     forgetful = AuditReader(master)
     assert forgetful.report()["writes_lost"] != 0
+
+
+def rows_written(writer: SegmentWriter, number: int, probe: Probe) -> SegmentWriter:
+    lanes = np.ones(2, dtype=bool)
+    for i in range(number):
+        step = LaneStep(np.full((2, 4), i + 1.0), np.ones(2, dtype=np.float32), ~lanes, ~lanes, lanes)
+        observation, q_values = np.full((2, 4), float(i)), np.ones((2, 2), dtype=np.float32)
+        action, chance = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.float32)
+        writer.write(observation, q_values, action, chance, step, 7)
+        writer.publish_when_full(probe)
+    return writer
+
+
+@pytest.mark.parametrize("is_saved_between", [False, True])
+def test_who_resumes_keeps_the_rows_that_who_takes_over_cuts(
+    is_saved_between: bool, through_a_file: Any
+) -> None:
+    config = Config(envs_per_worker=2, n_step=3, chunk_steps=4, batch_size=2)
+    buffer = ExperienceBuffer(config, inspect_env("CartPole-v1"))
+    probe = Probe(Telemetry(1), 0, config)
+    state = through_a_file(rows_written(SegmentWriter(buffer, 0, config), 10, probe).state())
+    rows = {name: buffer[name].copy() for name in ROW_FIELDS}
+    assert (buffer.published(0), buffer.writing(0)) == (4, 10)
+    resumed = SegmentWriter(buffer, 0, config)
+    resumed.load_state(state)
+    assert resumed.unpublished_env_steps == 12
+    assert all((buffer[name] == rows[name]).all() for name in ROW_FIELDS)
+    taking_over = SegmentWriter(buffer, 0, config)
+    assert taking_over.unpublished_env_steps == 0
+    if is_saved_between:  # a checkpoint, and a resumed run, before it has written anything
+        state = through_a_file(taking_over.state())
+        taking_over = SegmentWriter(buffer, 0, config)
+        taking_over.load_state(state)
+    assert buffer["valid"][0, 4:10].all()
+    rows_written(taking_over, 1, probe)
+    assert not buffer["valid"][0, 4:10].any() and buffer["truncated"][0, 9].all()
+    assert buffer["valid"][0, 10].all() and buffer["valid"][0, :4].all()
+
+
+def test_a_worker_that_takes_over_repeats_no_stream_of_an_earlier_part() -> None:
+    telemetry, seen = Telemetry(1), set()
+    for before in (Before(), Before(env_steps=100), Before(env_steps=200)):
+        telemetry.before = before
+        for restarts in range(3):
+            probe = Probe(telemetry, 0, Config(), None, restarts)
+            stream = worker_stream(Config(), probe, "environment", 4)
+            seen.add(tuple(stream.generate_state(4)))
+            first = random_stream(0, "environment", 4)
+            assert restarts or stream.entropy == first.entropy  # as if nothing had been before
+    assert len(seen) == 1 + 3 * 2
 
 
 def test_telemetry_of_other_processes_is_refused(through_a_file: Any) -> None:

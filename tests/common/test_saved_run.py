@@ -42,7 +42,8 @@ class Supervised:
         roles = [Role(name, i, lambda: None, (self.arrays,)) for i, name in enumerate(names)]
         self.telemetry = Telemetry(len(roles))
         words = self.telemetry.arrays["words"]
-        words[:, WORD["started_ns"]] = words[:, WORD["is_resumable"]] = 1
+        for name in ("started_ns", "ready_ns", "is_resumable"):
+            words[:, WORD[name]] = 1
         resume = load_saved_run(folder) if (folder / FOLDER / MANIFEST).exists() else None
         self.saver = Checkpointer(
             Config(checkpoint_seconds=0.0), self.telemetry, roles, folder, {}, self.own_state, resume

@@ -13,9 +13,11 @@ import pytest
 import racing
 from racing import make_probe
 
-from common import telemetry as module
+from common import probe as module
 from common.config import Config
-from common.telemetry import EPISODES_KEPT, WORD, EventLog, Probe, Telemetry
+from common.events import EventLog, NullObserver
+from common.probe import Probe
+from common.telemetry import EPISODES_KEPT, WORD, WORDS_PER_ROLE, Telemetry
 
 
 def config(**choices: Any) -> Config:
@@ -341,7 +343,7 @@ def test_events_are_lines_of_json(tmp_path: Path) -> None:
 
 
 def test_a_null_observer_hears_nothing() -> None:
-    observer = module.NullObserver()
+    observer = NullObserver()
     assert observer.on_tick(1, 2, 3.0, []) is None  # type: ignore[func-returns-value]
     assert observer.on_evaluation(None, True) is None  # type: ignore[arg-type, func-returns-value]
-    assert np.int64(module.WORDS_PER_ROLE) % 8 == 0
+    assert np.int64(WORDS_PER_ROLE) % 8 == 0

@@ -14,7 +14,8 @@ from common.envs import inspect_env
 from common.experience import SegmentWriter
 from common.network import QNetwork
 from common.on_policy import OnPolicyLearner, adam, radam
-from common.telemetry import Probe, Telemetry
+from common.probe import Probe
+from common.telemetry import Telemetry
 from common.trajectories import Rollout, Trajectory, TrajectoryQueue
 from common.types import LaneStep
 

@@ -10,8 +10,9 @@ from replay_rig import Key, Rig, keys
 from common.config import Config
 from common.envs import Lanes
 from common.experience import PUBLISHED, WRITING, SegmentWriter
+from common.probe import Probe
 from common.replay import make_replay
-from common.telemetry import Probe, Telemetry
+from common.telemetry import Telemetry
 from common.trajectories import Trajectory, TrajectoryQueue
 
 
@@ -46,6 +47,8 @@ class MortalRig(Rig):
         self.observation[worker] = self.lanes[worker].reset()
         self.home |= {key[0]: (worker, i) for i, key in enumerate(keys(self.observation[worker]))}
         self.writers[worker] = SegmentWriter(buffer, worker, self.config)
+        if self.writers[worker]._takes_over:
+            self.writers[worker]._cut()  # as with its first write
         return lost
 
     def account(self) -> None:

@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(30
 
 ROW = "experience.SegmentWriter.write"
 CHUNK = "experience.SegmentWriter._publish"
-COUNT = "telemetry.Probe.count"  # of env steps: the next store shows the rows
+COUNT = "probe.Probe.count"  # of env steps: the next store shows the rows
 ARRIVE, BEGIN = "barrier.RoundBarrier.arrive", "barrier.RoundBarrier.begin"
 PUBLISH = "weights.SharedWeights.publish"
 UPDATE = "audit.MasterWriter.apply"
-HOLD = "telemetry.Probe._hold_while"
-EVALUATE = "telemetry.Probe.evaluate"
+HOLD = "probe.Probe._hold_while"
+EVALUATE = "probe.Probe.evaluate"
 LOCK = {"lock": True}
 
 # (strategy, role, fault, choices)

@@ -18,9 +18,9 @@ from mortal_roles import make_notes
 
 from common import children
 from common.config import Config
+from common.events import NullObserver
 from common.processes import Role
 from common.supervisor import RunProbe, Shared, run_roles
-from common.telemetry import NullObserver
 from common.types import Death, RunResult
 
 pytestmark = pytest.mark.multiprocess

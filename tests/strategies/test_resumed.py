@@ -80,6 +80,7 @@ def test_interruptions_at_random_moments_change_nothing(
     assert_the_same(part, whole)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(tmp_path: Path) -> None:
     """The comparison above would notice."""
     whole = run_here("single", **SMALL, seed=1)
@@ -109,9 +110,12 @@ def test_what_is_loaded_and_saved_again_is_what_was_saved(name: str, tmp_path: P
     again = part.following().save_at_once()
     second = load_saved_run(tmp_path)
     assert second.number == first.number + 1
-    assert differences(timeless(role_states(second)), timeless(states)) == []
+    found = differences(timeless(role_states(second)), timeless(states))
     for what in ("telemetry", "shared"):
-        assert differences(second.run[what], first.run[what]) == [], what
+        found += differences(second.run[what], first.run[what], what)
+    # A worker of a3c begins by looking for a newer target than it had, and worker 0 by making it.
+    looked_at = ("learner.target", "num_target_copies", "3-SharedWeights") if name == "a3c" else ()
+    assert [each for each in found if not any(part in each for part in looked_at)] == []
     same = ("env_steps", "updates", "replay", "strategy", "warmup_env_steps")
     assert [second.contents[key] for key in same] == [first.contents[key] for key in same]
     assert first.contents["updates"] > 0 and first.contents["env_steps"] > 0
