@@ -81,7 +81,9 @@ def text(path: str) -> Callable[[SavedRun], str | None]:
 
     def of(run: SavedRun) -> str | None:
         value = field_of(run.summary, path)
-        return None if value is None or isinstance(value, Mapping | list) else f"{value}"
+        if value is None or isinstance(value, Mapping | list):
+            return None
+        return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
     return of
 
@@ -147,13 +149,17 @@ def known_field(name: str) -> str:
     Raises:
         ConfigError: no summary has it.
     """
-    if name not in FIELDS and not any(
-        each.endswith(".*") and name.startswith(each.removesuffix("*")) for each in FIELDS
-    ):
+    if not any(_is_field(name, each) for each in FIELDS):
         raise ConfigError(
             f"no summary has a field {name!r}; docs/reference/summary.md lists those that there are"
         )
     return name
+
+
+def _is_field(name: str, listed: str) -> bool:
+    """Return whether a name is that of a listed field, in which ``*`` stands for any key."""
+    parts, wanted = name.split("."), listed.split(".")
+    return len(parts) == len(wanted) and all(b in (a, "*") for a, b in zip(parts, wanted, strict=True))
 
 
 @click.command()

@@ -58,7 +58,9 @@ def test_waiting_leaves_evaluations_out(tmp_path: Path) -> None:
 def test_any_field_of_the_summary_can_be_asked_for(tmp_path: Path) -> None:
     folder = save(tmp_path / "one", strategy="hogwild")
     audit = json.loads((folder / "summary.json").read_text())["audit"]
-    rows = printed(folder, "--field", "audit.elements_affected", "--field", "processes.restarts")
+    fields = ("audit.elements_affected", "processes.restarts", "time.roles.actor_learner.sample")
+    rows = printed(folder, *(each for name in fields for each in ("--field", name)))
+    assert 0 < float(rows["time.roles.actor_learner.sample"][0]) < 1
     assert rows["audit.elements_affected"] == [str(audit["elements_affected"])]
     assert "processes.restarts" not in rows
 
@@ -75,6 +77,7 @@ def test_names_tell_runs_apart(tmp_path: Path) -> None:
     [
         (["nowhere"], "does not exist"),
         (["one", "--field", "audit.nothing"], "no summary has a field 'audit.nothing'"),
+        (["one", "--field", "time.roles"], "no summary has a field 'time.roles'"),
         (["."], f"at most {MOST_RUNS}"),
     ],
 )
