@@ -75,7 +75,9 @@ def test_the_summary_lists_the_deaths() -> None:
         {"role": "actor", "worker": 0, "reason": TRACEBACK, "at_env_steps": 3_000},
     ]
     assert json.loads(json.dumps(processes)) == processes
-    assert _deaths(processes) == "actor-1 1 times, actor-0 1 times; 2 restarts"
+    assert _deaths(processes) == "actor-1, actor-0; restarts: 2"
+    processes["deaths"] *= 2
+    assert _deaths(processes) == "actor-1 (2 times), actor-0 (2 times); restarts: 2"
     assert _deaths({"deaths": [], "restarts": 0}) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,7 @@ def test_a_successor_evaluates_when_it_is_due_again_and_books_its_absence() -> N
     assert not again.should_stop() and not again.evaluation_is_due()
     assert 2.9 < telemetry.word(0, "restart") / 1e9 < 20
     again.count("env_steps", 70)
+    assert not again.evaluation_is_due(), "nothing was learned since it came"
     again.set("updates", 1_000)
     assert again.evaluation_is_due() and telemetry.word(0, "held_ns") == before
     assert telemetry.word(0, "started_ns") == 1, "the training clock began with the first"
@@ -97,8 +99,12 @@ def test_evaluations_are_asked_for_by_all_on_one_count() -> None:
     telemetry.set_control("evaluations_done", 1)
     first.evaluate()
     assert telemetry.total("evaluations_requested") == 1
-    telemetry.set_control("evaluations_done", 2)
-    second.evaluate()  # the second of all, not its own first
+    done = threading.Timer(0.2, telemetry.set_control, ("evaluations_done", 2))
+    done.start()
+    began = time.perf_counter()
+    second.evaluate()  # the second of all, not its own first, which would be done already
+    assert time.perf_counter() - began > 0.15
+    done.join()
     assert telemetry.total("evaluations_requested") == 2
     assert telemetry.word(1, "evaluations_requested") == 1
 
