@@ -24,8 +24,8 @@ import psutil
 
 import strategies
 from bench.runner import run
+from common.events import NullObserver
 from common.supervisor import private_mib
-from common.telemetry import NullObserver
 from common.types import Death
 
 NEVER = 10**12

@@ -13,7 +13,7 @@ from bench.display import _deaths, death_text, make_display
 from bench.recorder import Recorder
 from bench.summary import _experience, _processes
 from common.config import Config
-from common.telemetry import EventLog
+from common.events import EventLog
 from common.types import Death, RoleReport, RunResult
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "env.py", line 3\nValueError: no\n'

@@ -14,9 +14,10 @@ from common.audit import ABANDONED, FINISHED, STARTED, MasterWriter
 from common.barrier import RoundBarrier
 from common.children import Child, how_it_ended, settle
 from common.config import Config
+from common.probe import Probe
 from common.processes import MAX_TRACEBACK_CHARACTERS, Role, random_stream, short, worker_stream
 from common.supervisor import Shared
-from common.telemetry import WORD, Probe, Telemetry
+from common.telemetry import WORD, Telemetry
 from common.types import RoleReport
 
 CONFIG = Config(workers=3, steps=10**9, warmup_env_steps=0, evaluate_every_env_steps=100)
