@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -67,6 +67,7 @@ def test_the_summary_lists_the_deaths() -> None:
 
     class Facts:
         supervisor_rss_mib = 40.0
+        machine: ClassVar[dict[str, int]] = {"usable_cores": 2}
 
     processes = _processes(Config(), result, Facts())  # type: ignore[arg-type]
     assert (processes["restarts"], processes["evaluator_rss_mib"]) == (2, 41.5)

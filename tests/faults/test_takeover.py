@@ -118,7 +118,7 @@ def test_a_barrier_goes_on_with_the_round_that_was_not_done() -> None:
         barrier.arrive(worker, 1, 5)
     assert not barrier.all_arrived(1) and barrier.unpublished_env_steps == 10
     assert barrier.all_arrived(1, [False, False, True]), "nobody waits for who is gone"
-    assert barrier.next_round(2) == 1 and barrier.next_round(1) == 2
+    assert barrier.next_round(2) == 1 and barrier.next_round(1, takes_over=True) == 2
     assert barrier.unpublished_env_steps == 5, "what a dead worker had not published is gone"
     barrier.arrive(2, 1, 4)
     assert barrier.all_arrived(1) and not barrier.all_arrived(2, [False, True, False])
@@ -186,7 +186,7 @@ def test_streams_of_all_lives_differ() -> None:
 
 
 def _probe(restarts: int) -> Any:
-    return SimpleNamespace(restarts=restarts)
+    return SimpleNamespace(restarts=restarts, env_steps_before=0)
 
 
 def test_a_long_traceback_is_sent_at_once_with_both_its_ends() -> None:
