@@ -63,7 +63,9 @@ def test_every_life_that_did_not_come_to_its_end_may_have_cost_a_chunk(
 
 
 def test_the_summary_lists_the_deaths() -> None:
-    result = make_result(deaths=DEATHS, restarts=2, evaluator_rss_mib=41.5)
+    result = make_result(
+        deaths=DEATHS, restarts=2, evaluator_rss_mib=41.5, training_seconds=1.0, roles=[]
+    )
 
     class Facts:
         supervisor_rss_mib = 40.0
