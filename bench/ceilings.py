@@ -92,6 +92,7 @@ def quiet(config: Config, seconds: float, workers: int | None = None) -> Config:
         "seconds": seconds,
         "evaluate_every_env_steps": NEVER,
         "until_solved": False,
+        "max_restarts": 0,  # what a dead worker's successor does is another measurement
     }
     if workers is not None:
         changes |= {"workers": workers, "straggler": None}

@@ -382,8 +382,9 @@ def _deaths(processes: Mapping[str, Any]) -> str:
     names = [f"{death['role']}-{death['worker']}" for death in processes["deaths"]]
     if not names:
         return ""
-    counts = ", ".join(f"{name} {names.count(name)} times" for name in dict.fromkeys(names))
-    return f"{counts}; {processes['restarts']} restarts"
+    often = {name: names.count(name) for name in names}
+    said = [name if number == 1 else f"{name} ({number} times)" for name, number in often.items()]
+    return f"{', '.join(said)}; restarts: {processes['restarts']}"
 
 
 def _memory(processes: Mapping[str, Any]) -> str:

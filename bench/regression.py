@@ -54,15 +54,22 @@ PARTS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 # Runs in the version that is measured, with the measuring code of this one: reads a line with a part
 # and a number of calls, answers with the seconds they took.
+# An installed copy of the toolkit must not stand in for what a version lacks.
 SERVER = """
-import bench, json, runpy, sys, time
+import bench, json, pathlib, runpy, sys, time
 parts = runpy.run_path(sys.argv[1])
+tree = pathlib.Path.cwd().resolve()
 prepared = {}
 for line in sys.stdin:
     name, function, arguments, calls = json.loads(line)
     try:
         if name not in prepared:
             prepared[name] = parts[function](*arguments)
+            for own in ("bench", "common", "strategies"):
+                path = getattr(sys.modules.get(own), "__file__", None)
+                if path and tree not in pathlib.Path(path).resolve().parents:
+                    del prepared[name]
+                    raise ImportError(f"No module named {own!r} in this version")
         part = prepared[name]
         began = time.perf_counter()
         for _ in range(calls):

@@ -1,5 +1,6 @@
-"""How many updates per env step does learning bear? The replay ratio swept, plain and with remedies.
+"""How many updates per env step does learning bear? The replay ratio swept, in three variants.
 
+The presets as they are, the first DQN that many people write, and the presets with two more remedies.
 Equal env steps for all, so that only the number of updates differs:
 
     python -m bench.replay_ratio --output replay-ratio
@@ -26,8 +27,10 @@ from bench.summary import write_json
 RATIOS = (1 / 32, 1 / 8, 1.0, 4.0, 16.0)
 # Small batches, so that 16 updates for each env step end in minutes.
 COMMON = ("--strategy", "single", "--batch-size", "32", "--evaluate-every-env-steps", "500")
+NAIVE = ("--target-update", "1", "--n-step", "1", "--no-double")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "plain": (),
+    "naive: no target network, one step, no double": NAIVE,
     "layer norm, target every 200 updates": ("--layer-norm", "--target-update", "200"),
 }
 

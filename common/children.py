@@ -324,5 +324,6 @@ def how_it_ended(exitcode: int | None) -> str:
     if exitcode is None:
         return "closed its line to the supervisor and was killed"
     if exitcode < 0:
-        return f"was ended by signal {signal.Signals(-exitcode).name}"
+        names = {int(known): known.name for known in signal.Signals}
+        return f"was ended by signal {names.get(-exitcode, -exitcode)}"
     return f"left with exit code {exitcode} without finishing"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,8 @@ def prepare_child() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
     leave_with_parent()
+    with contextlib.suppress(OSError):  # top and ps then tell the roles apart, where there is a /proc
+        Path("/proc/self/comm").write_text(multiprocessing.current_process().name, encoding="ascii")
     limit_threads()
 
 

@@ -19,6 +19,7 @@ KINDS = {
 # Folders inside a kind that are a section of their own.
 SECTIONS = {"reference/strategies": "Strategies"}
 FIRST = {
+    "tutorial": ("index",),
     "how-to": (
         "choose-a-strategy",
         "bring-your-own-environment",

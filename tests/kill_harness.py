@@ -64,6 +64,7 @@ class Ended(NullObserver):
         killed: names of the processes that were killed.
         seconds: from the start to the end.
         left: processes, shared memory and files that were left.
+        descriptors: that this process has more than before.
         outcomes: what was said to follow each death.
     """
 
@@ -74,6 +75,7 @@ class Ended(NullObserver):
     killed: list[str] = field(default_factory=list)
     seconds: float = 0.0
     left: list[str] = field(default_factory=list)
+    descriptors: int = 0
     outcomes: list[str] = field(default_factory=list)
 
     def on_death(self, death: Death, outcome: str) -> None:
@@ -145,7 +147,7 @@ def train(
     unused = strategies.traits_of(name).unused_options
     choices = {key: value for key, value in choices.items() if key not in unused}
     config = module.Config.for_env(ENV, **choices)
-    before = left_now()
+    before, opened = left_now(), descriptors()
     findings: Any = None
 
     def run_watched(config: Any, probe: Any, roles: Any, shared: Shared, buffer: Any = None) -> Any:
@@ -169,6 +171,7 @@ def train(
     ended.counts = findings["counts"].sum(axis=0)
     ended.checksum = findings["checksum"].copy()
     lock = ended.shared.lock_file  # it goes with the weights that the test looks at
+    ended.descriptors = descriptors() - opened
     ended.left = sorted(left_now() - before - {str(lock and lock.path)})
     return ended
 
@@ -185,6 +188,12 @@ def left_now() -> set[str]:
     while time.perf_counter() < deadline and first != (second := _left()):
         first &= second
     return first
+
+
+def descriptors() -> int:
+    """Return how many files this process has open; 0 where nothing says so."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def _left() -> set[str]:

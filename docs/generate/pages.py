@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import strategies
-from docs.generate import benchmarks, cli, config, strategy, summary, traits
+from docs.generate import benchmarks, cli, config, excerpts, lesson, strategy, summary, traits
 
 DOCS = Path(__file__).parents[1]
 PART = re.compile(
@@ -35,6 +35,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "traits": traits.render,
     "family": traits.family,
     "benchmarks": benchmarks.render,
+    "excerpt": excerpts.excerpt,
+    "lessons": lesson.contents,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,

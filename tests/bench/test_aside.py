@@ -33,6 +33,7 @@ def test_all_begin_when_the_slowest_is_ready_and_may_print() -> None:
 
 
 @pytest.mark.parametrize("where", ["preparing", "measuring"])
+@pytest.mark.slow
 def test_a_failure_is_one_sentence(where: str) -> None:
     with pytest.raises(AsideError) as caught:
         measure_aside("asides:raises", {"where": where}, seconds=1, number=2)
@@ -40,6 +41,7 @@ def test_a_failure_is_one_sentence(where: str) -> None:
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.slow
 def test_one_that_fails_ends_all_and_is_the_one_that_is_quoted(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(AsideError, match="ValueError: it went wrong in one"):
@@ -53,6 +55,7 @@ def sleeping() -> list[int]:
     return [child.pid for child in own if "asides:sleeps" in child.cmdline()]
 
 
+@pytest.mark.slow
 def test_what_takes_far_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.aside, "START_SECONDS", 3.0)
     began = time.monotonic()

@@ -447,6 +447,7 @@ def wait_for_next_after(folder: Path, count: int) -> None:
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start_instantly((*INSTANT, "--seeds", "3", "--pause", "0.3"), tmp_path)

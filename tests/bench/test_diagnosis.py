@@ -242,6 +242,7 @@ def real_run(strategy: str, folder: Any, **choices: Any) -> dict[str, Any]:
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_real_straggler_is_found_and_named(tmp_path: Any) -> None:
     # Hardly any learning, so that the delay stands out on a busy machine, too.
     choices = {"straggler": "1:20", "replay_ratio": 0.01, "hidden_size": 16, "batch_size": 16}

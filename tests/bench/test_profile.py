@@ -110,6 +110,7 @@ def test_a_measurement_runs_by_time_and_evaluates_nothing() -> None:
     config = strategies.load("sync").Config(straggler="1:5", until_solved=True, steps=5_000)
     still = quiet(config, 3.0)
     assert (still.seconds, still.straggler, still.until_solved) == (3.0, "1:5", False)
+    assert still.max_restarts == 0
     assert still.steps == still.evaluate_every_env_steps > 10**9
     assert quiet(config, 3.0, workers=1).straggler is None
 

@@ -71,6 +71,7 @@ def test_order_of_turns_is_abba() -> None:
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_planted_slowdown_is_found_and_equal_code_is_not_accused(tmp_path: Path) -> None:
     for name in ("bench", "common", "strategies"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -581,6 +581,7 @@ def run_and_report(folder: Path, strategy: str, **choices: Any) -> tuple[dict[st
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_real_run_makes_a_page_whose_numbers_are_its_own(tmp_path: Path) -> None:
     summary, page = run_and_report(tmp_path / "run", "single")
     shown = {

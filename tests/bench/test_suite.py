@@ -57,6 +57,7 @@ def test_every_benchmark_runs_once() -> None:
     assert "is not installed" in done.stdout or "skipped" not in done.stdout.split("\n")[-2]
 
 
+@pytest.mark.slow
 def test_a_saved_session_says_where_it_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "suite.json"
     chosen = ("bench/suite/test_sharing.py", "-k", "lock or pull", "--benchmark-max-time=0.01")

@@ -115,6 +115,7 @@ def test_rows_are_compared_with_the_first_and_alarms_are_shown(tmp_path: Path) -
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_sweep_over_workers_says_how_many_pay_off(tmp_path: Path) -> None:
     sweep = ("sweep", "--strategy", "instant", "--param", "workers", "--values", "1,2,3,4")
     done = run_instantly(

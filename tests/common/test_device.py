@@ -236,3 +236,30 @@ def test_auto_is_the_first_of_what_is_available(monkeypatch: pytest.MonkeyPatch)
         learner_device("cuda")
     assert learner_device("cpu") == torch.device("cpu") and common.device.used == "cpu"
     assert dataclasses.replace(Config(), device="mps").device == "mps"
+
+
+def test_a_saved_learner_goes_on_from_and_to_a_device(
+    far: FarDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(batch_size=BATCH, learning_rate=0.01, target_update=3.0)
+    batches = [make_batch(VECTOR_SPEC, i) for i in range(6)]
+
+    def go(learner: Learner, part: list[Batch]) -> Learner:
+        for batch in part:
+            learner.update(batch)
+        return learner
+
+    with far:
+        first = go(Learner(config, VECTOR_SPEC, initial_weights(VECTOR_SPEC, 1)), batches[:4])
+        saved, weights = first.state(), first.vector.copy()
+        there = Learner(config, VECTOR_SPEC, weights)
+        there.load_state(saved)
+        go(there, batches[4:])
+    monkeypatch.setattr(common.learner, "learner_device", learner_device)
+    straight = go(Learner(config, VECTOR_SPEC, initial_weights(VECTOR_SPEC, 1)), batches)
+    here = Learner(config, VECTOR_SPEC, weights)
+    here.load_state(saved)
+    go(here, batches[4:])
+    for learner in (there, here):
+        assert learner.vector.tobytes() == straight.vector.tobytes()
+        assert learner.target_vector.tobytes() == straight.target_vector.tobytes()

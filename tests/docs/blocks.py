@@ -32,7 +32,11 @@ BLOCK = re.compile(
 )
 HERE_DOCUMENT = re.compile(r"<<'(\w+)'\n.*?^\s*\1$", re.DOTALL | re.MULTILINE)
 SEPARATORS = {"&&", "||", "|", ";", "&"}
-LENGTHENED = ("run", "compare", "profile", "sweep")
+# What the argument of a mark is added to.
+LENGTHENED = (
+    *(f"bench {name}" for name in ("run", "compare", "profile", "sweep", "audit")),
+    "python -m bench.replay_ratio",
+)
 
 
 @dataclass(frozen=True)

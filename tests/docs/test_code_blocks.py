@@ -122,9 +122,9 @@ def shim(folder: Path) -> Path:
 
 def lengthened(block: Block) -> str:
     """Return a block with what its mark adds put behind every command that trains."""
-    words = "|".join(LENGTHENED)
+    commands = "|".join(map(re.escape, LENGTHENED))
     text = block.text.replace("\\\n", " ")
-    pattern = rf"^(bench (?:{words})\b[^#\n&|;]*)"
+    pattern = rf"^((?:{commands})\b[^#\n&|;]*)"
     return re.sub(pattern, rf"\1 {block.argument} ", text, flags=re.MULTILINE)
 
 

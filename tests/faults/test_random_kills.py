@@ -7,8 +7,6 @@ The figures in docs/explanation/faults.md come from
 
 from __future__ import annotations
 
-import os
-
 import kill_harness
 import numpy as np
 import pytest
@@ -34,16 +32,15 @@ def check(ended: Ended, kills: int) -> None:
     assert result.env_steps == ended.accounted > 0 and result.updates > 10
     assert np.isfinite(result.final_weights).all()
     assert result.audit is not None and result.audit["auditable"]
-    assert ended.left == []
+    # The shared memory that the test still looks at has some; no death may leave one more.
+    assert ended.left == [] and ended.descriptors <= 16
 
 
 @pytest.mark.timeout(300)
 def test_a_few_kills_of_apex() -> None:
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     ended = kill_harness.train("apex", kills=3, seed=2)
     check(ended, 3)
     assert ended.counts[PULLS] > 10, "the weights that act were looked at"
-    assert not before or len(os.listdir("/proc/self/fd")) <= before + 12
 
 
 @pytest.mark.slow
@@ -57,7 +54,7 @@ def test_many_kills(name: str) -> None:
         f"\n| {name} | {len(ended.killed)} ({', '.join(sorted(roles))}) | {len(result.deaths)} | "
         f"{result.restarts} | {counts[TRANSITIONS]:,} | {counts[WRONG_TRANSITIONS]} | "
         f"{counts[PULLS]:,} | {counts[TORN_PULLS]} | {result.env_steps - ended.accounted} | "
-        f"{len(ended.left)} | {ended.seconds:.0f} |"
+        f"{len(ended.left)} | {ended.descriptors} | {ended.seconds:.0f} |"
     )
     check(ended, KILLS)
     assert len({death.worker for death in result.deaths if death.role != "evaluator"}) == 2

@@ -203,11 +203,11 @@ def test_an_evaluation_waits_for_nobody_who_hangs_longer_than_the_timeout() -> N
 @pytest.mark.slow
 def test_a_stopped_supervisor_does_not_take_the_others_for_dead() -> None:
     """Ctrl-Z stops all of them for longer than the timeout; nobody hung."""
-    looked = children.Children.look
-    calls = itertools.count()
+    looked, notes = children.Children.look, make_notes(2)
+    times = itertools.count()
 
     def sleepy(self: Any) -> None:
-        if next(calls) == 200:
+        if notes["seen_ns"].all() and next(times) == 20:  # both are at work
             stopped = psutil.Process().children()
             for process in stopped:
                 process.suspend()
@@ -216,11 +216,10 @@ def test_a_stopped_supervisor_does_not_take_the_others_for_dead() -> None:
                 process.resume()
         looked(self)
 
-    notes = make_notes(2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(children.Children, "look", sleepy)
         result, _, _ = run(worker(0, notes), worker(1, notes), worker_timeout=1.5, seconds=4.0)
-    assert next(calls) > 201, "it came to the stop"
+    assert next(times) > 21, "it came to the stop"
     assert (result.status, result.deaths) == ("completed", [])
 
 
