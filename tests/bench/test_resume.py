@@ -24,11 +24,12 @@ from resume_rig import SMALL
 from strategy_runs import CHOICES, FOR_STRATEGY, TRAITS, InProcess, run_here, train
 
 from bench.resuming import claimed, resumed
+from bench.runner import run
 from common.acting import parameter_views
 from common.config import ConfigError
 from common.saved_run import FOLDER, MANIFEST, load_saved_run
 
-RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_000, "evaluate_every_env_steps": 300}
+RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 1_600, "evaluate_every_env_steps": 250}
 SAVED = ("--checkpoint-seconds", "0.15")
 PATIENCE_SECONDS = 240  # slow tests start several commands, perhaps on a busy machine
 
@@ -127,6 +128,21 @@ def assert_own_figures(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.multiprocess
+def test_a_run_goes_on_with_more_steps(folder: Path) -> None:
+    before = rows(folder, "evaluation")
+    name, config, saved = resumed(folder, None, {"steps": 2_000})
+    summary = run(name, config, resume=saved)
+    finished = Finished(0, "", summary["error"] or "", 0, folder)
+    assert_as_if_never_stopped(finished, run_here("single", steps=2_000))
+    assert summary == finished.summary and summary["status"] == "completed"
+    assert rows(folder, "evaluation")[: len(before)] == before  # the log is continued
+    again = load_saved_run(folder)
+    assert again.number > saved.number and again.contents["env_steps"] > 1_900
+    assert len(list((folder / FOLDER).iterdir())) == len(again.contents["files"]) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
 def test_ctrl_c_and_resume_is_as_if_never_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = begin("single", folder)
@@ -213,11 +229,11 @@ def test_counters_go_on_where_processes_race(strategy: str, tmp_path: Path) -> N
 @pytest.mark.multiprocess
 def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = finish(begin("vector", folder, steps=1_500), folder)
-    assert first.code == 0 and first.summary["env_steps"] >= 1_500
-    finished = finish(go_on(folder, "--steps", "2000"), folder)
+    first = finish(begin("vector", folder, steps=1_000), folder)
+    assert first.code == 0 and first.summary["env_steps"] >= 1_000
+    finished = finish(go_on(folder, "--steps", "1600"), folder)
     assert_as_if_never_stopped(finished, run_here("vector", **RUN))
-    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 2_000
+    assert json.loads((folder / "config.json").read_text())["config"]["steps"] == 1_600
     again = finish(go_on(folder), folder)
     assert again.code == 2 and "nothing is left" in again.stderr
 

@@ -350,6 +350,8 @@ def test_interrupt_ends_a_run_within_3_seconds(
     assert finished.code == 130 and finished.summary["status"] == "interrupted"
     assert "Traceback" not in finished.stderr and finished.summary["error"] is None
     assert torch.load(folder / "model.pt", weights_only=True)
+    checkpoint = finished.summary["checkpoint"]
+    assert checkpoint["error"] is None and (checkpoint["saves"] == 1) == (moment == "training")
     assert processes_left(finished.group) == []
     if shared_before:
         assert set(os.listdir("/dev/shm")) <= shared_before

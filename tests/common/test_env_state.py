@@ -83,7 +83,7 @@ def bits(step: Any) -> list[bytes]:
         ("CartPole-v1", 3, True),
         ("CartPole-v1", 6, True),  # the environment's own vector version
         ("Acrobot-v1", 2, True),
-        ("LunarLander-v3", 2, True),
+        pytest.param("LunarLander-v3", 2, True, marks=pytest.mark.slow),
         # Has a generator of its own. Slow for what it imports.
         pytest.param("MinAtar/Breakout-v1", 2, None, marks=pytest.mark.slow),
     ],

@@ -80,7 +80,7 @@ def test_a_solved_evaluation_is_kept_when_the_list_is_thinned(through_a_file: An
     again = EvaluationRecord(100.0)
     again.load_state(through_a_file(record.state()))
     assert again.solved_at == solved and again.evaluations == record.evaluations
-    for i in range(MAX_KEPT + 10, 3 * MAX_KEPT):
+    for i in range(MAX_KEPT + 10, MAX_KEPT + 100):
         for each in (record, again):
             each.add(evaluation(50.0, i), weights)
     assert again.evaluations == record.evaluations

@@ -101,7 +101,15 @@ def timeless(value: Any, key: str = "") -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("single", "sync", "a3c", "apex")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in strategies.STRATEGIES
+    ],
+)
 def test_what_is_loaded_and_saved_again_is_what_was_saved(name: str, tmp_path: Path) -> None:
     calls = {"sync": 8, "vector": 40, "impala": 60, "single": 250}.get(name, 100)
     part = first_part(name, tmp_path, prioritized=True).run(interrupt_at=calls)
@@ -154,9 +162,8 @@ def assert_adds_up(part: Part) -> None:
     assert published - total("stored") - total("dropped") <= 2 * part.config.num_lanes * 12
 
 
-@pytest.mark.parametrize(
-    "name", ["vector", *(pytest.param(n, marks=pytest.mark.slow) for n in WITH_REPLAY)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_REPLAY)
 def test_without_replay_it_is_warmed_up_again(name: str, tmp_path: Path) -> None:
     calls = {"sync": 12, "vector": 50}.get(name, 150)
     part = first_part(name, tmp_path, checkpoint_replay=False, steps=1_500, replay_capacity=5_000)
