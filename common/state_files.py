@@ -57,7 +57,7 @@ def read_state(content: bytes) -> State:
         StateError: it is none, or not a whole one.
     """
     try:
-        # numpy parses headers with ast, which CPython 3.11 does not do safely in several threads at once.
+        # numpy parses headers with ast, which CPython 3.11 does not do safely in several threads.
         with _parsing, np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         tree = json.loads(arrays.pop(TREE).tobytes())
