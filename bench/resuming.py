@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,7 +41,8 @@ def resumed(
     from bench.runner import load_config  # which imports this file
 
     in_folder = load_config(folder)
-    saved = load_saved_run(folder)
+    with claimed(folder):  # a run that is still going on replaces its files
+        saved = load_saved_run(folder)
     name, config = _saved_config(saved)
     _refuse_another_run(folder, in_folder, (name, config))
     if strategy_name not in (None, name):
@@ -170,9 +172,17 @@ def claimed(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    with (folder / EVENTS).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"the run in {folder} is still going on in another process") from None
+    try:
+        descriptor = os.open(folder / EVENTS, os.O_RDONLY | os.O_CREAT, 0o666)
+    except OSError:  # nobody can work on it
         yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ConfigError(f"the run in {folder} is still going on in another process") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)

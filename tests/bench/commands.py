@@ -52,10 +52,10 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str], folder: Path) -> Finished:
+def finish(process: subprocess.Popen[str], folder: Path, timeout: float = TIMEOUT_SECONDS) -> Finished:
     """Wait for a command and return what it said."""
     try:
-        stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+        stdout, stderr = process.communicate(timeout=timeout)
     finally:
         process.kill()
     return Finished(process.returncode, stdout, stderr, process.pid, folder)

@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from commands import Finished, finish, start
+from commands import Finished, start
+from commands import finish as finished_command
 from resume_rig import SMALL
 from strategy_runs import CHOICES, FOR_STRATEGY, TRAITS, InProcess, run_here, train
 
@@ -29,6 +30,7 @@ from common.saved_run import FOLDER, MANIFEST, load_saved_run
 
 RUN: dict[str, Any] = {**CHOICES, **SMALL, "steps": 2_000, "evaluate_every_env_steps": 300}
 SAVED = ("--checkpoint-seconds", "0.15")
+PATIENCE_SECONDS = 240  # slow tests start several commands, perhaps on a busy machine
 
 
 def options(choices: dict[str, Any]) -> list[str]:
@@ -50,6 +52,10 @@ def nothing_goes_on() -> Iterator[None]:
     _started.clear()
 
 
+def finish(process: subprocess.Popen[str], folder: Path) -> Finished:
+    return finished_command(process, folder, PATIENCE_SECONDS)
+
+
 def started(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
     _started.append(start(arguments, folder.parent))
     return _started[-1]
@@ -68,10 +74,15 @@ def go_on(folder: Path, *more: str) -> subprocess.Popen[str]:
 
 def wait_for(folder: Path, words: str, process: subprocess.Popen[str]) -> None:
     events = folder / "events.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not (events.is_file() and words in events.read_text()):
         assert time.monotonic() < deadline and process.poll() is None, "it did not happen"
         time.sleep(0.01)
+
+
+def number_of(folder: Path) -> int:
+    """Return the number of the last checkpoint of a run that may be going on."""
+    return int(json.loads((folder / FOLDER / MANIFEST).read_text())["contents"]["number"])
 
 
 def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -136,6 +147,7 @@ def test_ctrl_c_and_resume_is_as_if_never_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("strategy", ["single", "vector", "sync", "pqn"])
 def test_killed_again_and_again_it_is_as_if_never_stopped(strategy: str, tmp_path: Path) -> None:
@@ -146,7 +158,7 @@ def test_killed_again_and_again_it_is_as_if_never_stopped(strategy: str, tmp_pat
     while killed < 4:
         manifest = folder / FOLDER / MANIFEST
         before = manifest.read_text() if manifest.exists() else ""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while process.poll() is None and (not manifest.exists() or manifest.read_text() == before):
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -167,6 +179,7 @@ def test_killed_again_and_again_it_is_as_if_never_stopped(strategy: str, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("strategy", ["hogwild", "a3c", "impala", "apex"])
 def test_counters_go_on_where_processes_race(strategy: str, tmp_path: Path) -> None:
@@ -196,6 +209,7 @@ def test_counters_go_on_where_processes_race(strategy: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.multiprocess
 def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -209,6 +223,7 @@ def test_a_completed_run_goes_on_with_more_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("strategy", ["apex", "hogwild", "a3c", "impala", "sync"])
 def test_a_run_with_a_replaced_worker_is_saved_and_resumed(strategy: str, tmp_path: Path) -> None:
@@ -219,9 +234,9 @@ def test_a_run_with_a_replaced_worker_is_saved_and_resumed(strategy: str, tmp_pa
     worker = max(before, key=lambda each: each.create_time())  # started last: no learner
     worker.kill()
     wait_for(folder, '"kind": "death"', process)
-    number = load_saved_run(folder).number
-    deadline = time.monotonic() + 60
-    while load_saved_run(folder).number < number + 3:  # the new one has its part in them
+    number = number_of(folder)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while number_of(folder) < number + 3:  # the new one has its part in them
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
