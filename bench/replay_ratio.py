@@ -112,12 +112,13 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         "variant": [row["variant"] for row in rows],
         "alarm": ["raised" if row["alarms"] else "none" for row in rows],
     }
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 6), layout="constrained")
     names = list(data)
     curve: dict[str, Any] = {"x": names[0], "y": names[1], "hue": "variant", "ax": axes}
-    sns.lineplot(data, estimator="median", errorbar=None, **curve)
+    sns.lineplot(data, estimator="median", errorbar=None, legend=False, **curve)
     marks = {"none": "o", "raised": "X"}
     sns.scatterplot(data, style="alarm", markers=marks, s=60, legend="brief", **curve)
+    sns.move_legend(axes, "upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     axes.set_xscale("log", base=2)
     axes.set_title("Each mark is a seed, the line their median; a cross: an alarm was raised")
     figure.savefig(path, dpi=150)

@@ -16,9 +16,9 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 
 from common.acting import NetworkSpec
-from common.children import LAST_WORDS_SECONDS, START_SECONDS, how_it_ended
+from common.children import AWAY_SECONDS, LAST_WORDS_SECONDS, START_SECONDS, how_it_ended
 from common.config import Config
-from common.evaluate import Played, play_and_compare
+from common.evaluate import FINAL_EPISODES, Played, play_and_compare
 from common.processes import has_ended, interrupts_blocked, prepare_child, short
 from common.shared_memory import SharedArrays
 from common.types import FloatArray
@@ -44,8 +44,17 @@ class Evaluator:
         self, config: Config, spec: NetworkSpec, estimates: str, died: Callable[[str, str], None]
     ) -> None:
         self._config, self._spec, self._estimates, self._died = config, spec, estimates, died
-        # Written by the playing process after each step, read here.
-        self._beat = SharedArrays({"heartbeat_ns": ((1,), np.int64)})
+        # vector: written here before a request, read by the playing process. heartbeat_ns is written by
+        # it after each step, returns before it answers. What goes through the pipe is so small that one
+        # write sends it: nobody waits for a process that was stopped in the middle of a message.
+        most = max(config.evaluation_episodes, FINAL_EPISODES)
+        self._shared = SharedArrays(
+            {
+                "vector": ((spec.num_parameters,), np.float32),
+                "returns": ((most,), np.float64),
+                "heartbeat_ns": ((1,), np.int64),
+            }
+        )
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self.restarts = 0
@@ -78,7 +87,8 @@ class Evaluator:
         """
         while True:
             try:
-                return self._ask((vector, episodes, seeds), may_go_on)
+                np.copyto(self._shared["vector"], vector)
+                return self._ask(episodes, seeds, may_go_on)
             except _DiedError as death:
                 reason = str(death)
             self.close()
@@ -92,37 +102,53 @@ class Evaluator:
 
     def _ask(
         self,
-        request: tuple[FloatArray, int, np.random.SeedSequence],
+        episodes: int,
+        seeds: np.random.SeedSequence,
         may_go_on: Callable[[], bool],
     ) -> Played | None:
-        limit, asked_at = self._config.worker_timeout, time.perf_counter()
         if self._process is None:
             self._start()
-            asked_at += START_SECONDS  # loading, and making the environments
         assert self._process is not None and self._connection is not None
         try:
-            self._connection.send(request)
-            while not self._connection.poll(LISTEN_SECONDS):
-                if not may_go_on():
-                    self.close()
-                    return None
-                heard_at = max(asked_at, int(self._beat["heartbeat_ns"][0]) / 1e9)
-                if time.perf_counter() - heard_at > limit:
-                    raise _DiedError(
-                        f"gave no sign of life for {limit:g} s in an evaluation and was killed"
-                    )
+            self._connection.send((episodes, seeds))
+            if not self._wait(self._connection, may_go_on):
+                self.close()
+                return None
             kind, values = self._connection.recv()
         except (EOFError, OSError, pickle.UnpicklingError):
             has_ended(self._process, LAST_WORDS_SECONDS)
             raise _DiedError(how_it_ended(self._process.exitcode)) from None
         if kind == "failed":
             raise _DiedError(values)
-        return Played(*values)
+        return Played(tuple(self._shared["returns"][:episodes].tolist()), values)
+
+    def _wait(self, connection: Connection, may_go_on: Callable[[], bool]) -> bool:
+        """Wait for an answer; return False if it is not wanted any more.
+
+        Raises:
+            _DiedError: there was no sign of life for too long.
+        """
+        asked_at = looked_at = quiet_since = time.perf_counter()
+        while not connection.poll(LISTEN_SECONDS):
+            if not may_go_on():
+                return False
+            now = time.perf_counter()
+            if now - looked_at > AWAY_SECONDS:
+                quiet_since = now
+            looked_at = now
+            heard_at, limit = int(self._shared["heartbeat_ns"][0]) / 1e9, self._config.worker_timeout
+            if heard_at < asked_at:  # loading, and making the environments
+                limit += START_SECONDS
+            if now - max(heard_at, quiet_since) > limit:
+                raise _DiedError(
+                    f"gave no sign of life for {limit:g} s in an evaluation and was killed"
+                )
+        return True
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, there = context.Pipe()
-        arguments = (there, self._config, self._spec, self._estimates, self._beat)
+        arguments = (there, self._config, self._spec, self._estimates, self._shared)
         process = context.Process(target=serve, args=arguments, name="evaluator-0", daemon=True)
         try:
             with there, interrupts_blocked():
@@ -147,24 +173,25 @@ class _DiedError(Exception):
 
 
 def serve(
-    connection: Connection, config: Config, spec: NetworkSpec, estimates: str, beat: SharedArrays
+    connection: Connection, config: Config, spec: NetworkSpec, estimates: str, shared: SharedArrays
 ) -> None:
     """Play what is asked for, again and again. The target of ``Process``."""
     prepare_child()
-    heartbeat = beat["heartbeat_ns"]
 
     def alive() -> None:
-        heartbeat[0] = time.perf_counter_ns()
+        shared["heartbeat_ns"][0] = time.perf_counter_ns()
 
     while True:
         try:
-            vector, episodes, seeds = connection.recv()
+            episodes, seeds = connection.recv()
         except (EOFError, OSError):
             return
         try:
+            vector = shared["vector"].copy()
             played = play_and_compare(
                 config.env_id, spec, vector, episodes, seeds, config.gamma, estimates, alive
             )
-            connection.send(("played", tuple(played)))
+            shared["returns"][:episodes] = played.returns
+            connection.send(("played", played.q_bias))
         except BaseException:
             connection.send(("failed", short(traceback.format_exc())))

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ State = dict[str, Any]
 
 TREE = "tree"
 ARRAY = "__array__"
+
+_parsing = threading.Lock()  # of this process alone
 
 
 class StateError(ValueError):
@@ -54,7 +57,8 @@ def read_state(content: bytes) -> State:
         StateError: it is none, or not a whole one.
     """
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        # numpy parses headers with ast, which CPython 3.11 does not do safely in several threads.
+        with _parsing, np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         tree = json.loads(arrays.pop(TREE).tobytes())
         state = _with_arrays(tree, arrays)

@@ -190,7 +190,7 @@ class TextObservation(SmallEnv):
 class HugeReward(SmallEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, _, *rest = super().step(action)
-        return observation, 1e30, *rest  # type: ignore[return-value]
+        return observation, 3e38, *rest  # type: ignore[return-value]
 
 
 class NegativeReward(SmallEnv):
