@@ -21,6 +21,7 @@ sweep's folder its data), with a point for every level: ``sync.updates_per_secon
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,14 +51,20 @@ ANSWER = re.compile(r"^  (\d)\. ")
 LEFT_OUT = "  ..."
 
 
-class Fields(dict[str, Any]):
-    """An object of JSON whose fields are attributes, too."""
+class Fields:
+    """An object of JSON whose fields are attributes. No ``dict``: ``update`` is one of our fields."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self[name]
+            return self._values[name]
         except KeyError:
             raise AttributeError(f"there is no field {name}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
 
 
 @dataclass(frozen=True)
@@ -212,26 +219,43 @@ def evaluate(expression: str, data: Mapping[str, Any]) -> Any:
         raise ValueError(f"{expression}: {type(error).__name__}: {error}") from None
 
 
+def number(expression: str, form: str, data: Mapping[str, Any]) -> str:
+    """Return the value of an expression as a page writes it.
+
+    Raises:
+        ValueError: it cannot be computed, or is nothing that can be written so.
+    """
+    value = evaluate(expression, data)
+    try:
+        return format(value, form)
+    except (TypeError, ValueError):
+        raise ValueError(f"{expression} is {value!r}, which {form!r} cannot write") from None
+
+
 def with_values(page: str, data: Mapping[str, Any]) -> str:
     """Return a page with the numbers in its text as they are in the runs; what fails stays as it is."""
 
     def fill(match: re.Match[str]) -> str:
-        try:
-            text = format(evaluate(match["expression"], data), match["form"])
-        except ValueError:
-            text = match["text"]
+        text = match["text"]
+        with contextlib.suppress(ValueError):
+            text = number(match["expression"], match["form"], data)
         return f"{match[1]}{text}{match[5]}"
 
     return VALUE.sub(fill, page)
 
 
-def broken_claims(page: str, data: Mapping[str, Any]) -> list[str]:
+def faults(page: str, data: Mapping[str, Any]) -> list[str]:
     """Return what a page claims and the runs do not show, and what cannot be computed from them."""
     found = []
-    for expression in expressions(page):
+    for match in VALUE.finditer(page):
         try:
-            if not evaluate(expression, data) and expression in claims(page):
-                found.append(f"does not hold: {expression}")
+            number(match["expression"], match["form"], data)
+        except ValueError as error:
+            found.append(f"cannot be computed: {error}")
+    for claim in claims(page):
+        try:
+            if not evaluate(claim, data):
+                found.append(f"does not hold: {claim}")
         except ValueError as error:
             found.append(f"cannot be computed: {error}")
     return found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,8 +32,8 @@ from docs.generate.pages import filled
 COMMAND_SECONDS = 600
 # As an installed toolkit would have them, under this interpreter.
 PRELUDE = f"""
-bench() {{ {sys.executable} -m bench "$@"; }}
-python() {{ {sys.executable} "$@"; }}
+bench() {{ {shlex.quote(sys.executable)} -m bench "$@"; }}
+python() {{ {shlex.quote(sys.executable)} "$@"; }}
 """
 BUSY_LOAD_PER_CORE = 0.5
 
@@ -72,7 +73,7 @@ def run_step(step: lesson.Step, work: Path) -> tuple[str, float]:
 
 
 def refresh(path: Path, work: Path, machine: str) -> list[str]:
-    """Run a lesson, rewrite its page, and return what it claims and did not come so."""
+    """Run a lesson, rewrite its page, and return what it claims and the runs do not show."""
     page = path.read_text(encoding="utf-8")
     number = str(lesson.number_of(path))
     outputs: dict[int, str] = {}
@@ -94,7 +95,7 @@ def refresh(path: Path, work: Path, machine: str) -> list[str]:
     new = lesson.with_notes(new, {"machine": machine, "took": duration(seconds)})
     path.write_text(new, encoding="utf-8")
     click.echo(f"{path.name}: {seconds:.0f} s", err=True)
-    return lesson.broken_claims(new, data)
+    return lesson.faults(new, data)
 
 
 def duration(seconds: float) -> str:
@@ -145,18 +146,18 @@ def main(numbers: Sequence[int], work: Path | None) -> None:
     Exits with 1 if the runs do not show what a page claims.
     """
     machine = where_measured()
-    broken = {}
+    found = {}
     for path in chosen(numbers):
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) if work is None else work
             place.mkdir(parents=True, exist_ok=True)
-            broken[path.name] = refresh(path, place, machine)
-    for name, claims in broken.items():
-        for claim in claims:
-            click.echo(f"{name}: {claim}")
+            found[path.name] = refresh(path, place, machine)
+    for name, faults in found.items():
+        for fault in faults:
+            click.echo(f"{name}: {fault}")
     first = lesson.LESSONS / "index.md"  # it has the times of all lessons
     first.write_text(filled(first.read_text(encoding="utf-8")), encoding="utf-8")
-    sys.exit(1 if any(broken.values()) else 0)
+    sys.exit(1 if any(found.values()) else 0)
 
 
 if __name__ == "__main__":

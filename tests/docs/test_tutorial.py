@@ -196,11 +196,17 @@ def test_lines_that_were_not_printed_are_a_fault(choice: str) -> None:
 
 def test_values_are_read_from_what_the_runs_left(tmp_path: Path) -> None:
     (tmp_path / "two-workers").mkdir()
-    summary = {"audit": {"lost_fraction": 0.5}, "workers": [{"updates": 3}]}
+    summary = {"audit": {"lost_fraction": 0.5}, "workers": [{"updates": 3}], "time": {"update": 0.6}}
     (tmp_path / "two-workers" / "summary.json").write_text(json.dumps(summary))
     data = lesson.load_data(tmp_path)
     assert lesson.evaluate("two_workers.audit.lost_fraction * 2", data) == 1.0
     assert lesson.evaluate("sum(each.updates for each in two_workers.workers)", data) == 3
+    # ``update`` and ``items`` are methods of a dict, and ``update`` is a field of ours.
+    assert lesson.number("two_workers.time.update", ".0%", data) == "60%"
+    with pytest.raises(ValueError, match="there is no field items"):
+        lesson.evaluate("two_workers.items", data)
+    with pytest.raises(ValueError, match="cannot write"):
+        lesson.number("two_workers.workers", ".0%", data)
     with pytest.raises(ValueError, match="there is no field lost"):
         lesson.evaluate("two_workers.audit.lost", data)
     with pytest.raises(ValueError, match="three"):
