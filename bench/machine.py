@@ -16,6 +16,7 @@ import psutil
 
 PROJECT = "parallel-dqn-bench"
 PACKAGES = ("torch", "numpy", "gymnasium", "numba")
+BUSY = 0.2  # of the machine in other hands
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -42,6 +43,11 @@ def usable_cores() -> int:
 def cpu_in_use(seconds: float = 0.3) -> float:
     """Return the fraction of all cores that is at work now, looked at for a moment."""
     return float(psutil.cpu_percent(seconds)) / 100
+
+
+def too_busy(cpu_in_use: float) -> bool:
+    """Return whether other programs take so much of the machine that figures mean little."""
+    return cpu_in_use > BUSY
 
 
 def _cpu_model() -> str:

@@ -118,8 +118,7 @@ def profile(strategy: str, config: Config) -> dict[str, Any]:
         click.ClickException: something could not be measured.
     """
     from bench.ceilings import PARTS, measure, parts_of, process_counts
-    from bench.machine import commit, cpu_in_use, machine, usable_cores, versions
-    from bench.profile_tables import too_busy
+    from bench.machine import commit, cpu_in_use, machine, too_busy, usable_cores, versions
     from bench.thread_trap import compare_threads
     from bench.vector_envs import compare_vector_envs
 

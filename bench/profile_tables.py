@@ -25,7 +25,6 @@ MEANINGS = {
 MOST_COLUMNS = 3
 LEAST_WIDTH = 100  # of what is not printed on a terminal
 SIGNIFICANT = 3
-BUSY = 0.2  # of the machine in other hands
 
 
 def show_profile(found: Mapping[str, Any], stdout: TextIO) -> None:
@@ -43,11 +42,6 @@ def show_profile(found: Mapping[str, Any], stdout: TextIO) -> None:
     _show_run(console, found["run"])
     _show_threads(console, found["threads"])
     _show_vector_envs(console, found["vector_envs"])
-
-
-def too_busy(cpu_in_use: float) -> bool:
-    """Return whether other programs take so much of the machine that figures mean little."""
-    return cpu_in_use > BUSY
 
 
 def _console(stdout: TextIO) -> Any:

@@ -34,7 +34,7 @@ FIRST = {
         "reproduce-our-numbers",
         "add-a-strategy",
     ),
-    "reference": ("cli", "config", "summary", "traits", "glossary", "benchmarks"),
+    "reference": ("cli", "config", "summary", "traits", "glossary", "comparison", "benchmarks"),
     "reference/strategies": ("single", "vector", "sync", "hogwild", "a3c", "impala", "apex", "pqn"),
     "explanation": ("how-it-works", "six-answers", "lost-updates", "statistics", "presets"),
 }

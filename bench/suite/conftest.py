@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from bench.machine import commit, machine, versions
+from bench.machine import commit, cpu_in_use, machine, versions
 from bench.suite.ratios import RUN_HEADERS, ratio_rows, run_rows, whole_runs
 from common.processes import limit_threads, thread_limits
 
 # Two results are compared by their machine; what differs from minute to minute is left out.
 STABLE = ("brand_raw", "arch", "count")
 
-# What else used the machine when the session began: processes that were running or waiting to.
-LOAD_AT_START = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+CPU_IN_USE_BEFORE = cpu_in_use()  # by other programs, when the session began
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -43,7 +41,7 @@ def pytest_benchmark_update_commit_info(config: Any, commit_info: dict[str, Any]
 
 def pytest_benchmark_update_json(config: Any, benchmarks: Any, output_json: dict[str, Any]) -> None:
     """Say how busy the machine was. Not with the machine: it would differ in every comparison."""
-    output_json["load_at_start"] = LOAD_AT_START
+    output_json["cpu_in_use_before"] = CPU_IN_USE_BEFORE
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:

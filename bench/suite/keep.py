@@ -28,10 +28,8 @@ def kept(content: dict[str, Any]) -> dict[str, Any]:
         }
         for each in content["benchmarks"]
     ]
-    names = ("machine_info", "commit_info", "datetime")
-    load = content.get("load_at_start")
-    head = {name: content[name] for name in names}
-    return {**head, "load_at_start": load, "benchmarks": benchmarks}
+    names = ("machine_info", "commit_info", "datetime", "cpu_in_use_before")
+    return {**{name: content.get(name) for name in names}, "benchmarks": benchmarks}
 
 
 @click.command()

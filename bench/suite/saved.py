@@ -42,7 +42,7 @@ class Saved:
     commit: dict[str, Any]
     measured_at: str
     results: list[Result]
-    load_at_start: float | None = None
+    cpu_in_use_before: float | None = None
 
     @property
     def groups(self) -> dict[str, list[Result]]:
@@ -69,8 +69,8 @@ def read(path: Path) -> Saved:
         content = json.loads(path.read_text(encoding="utf-8"))
         results = [_result(each) for each in content["benchmarks"]]
         machine, commit = content["machine_info"], content["commit_info"]
-        load = content.get("load_at_start")
-        return Saved(machine, commit, content["datetime"], results, load)
+        in_use = content.get("cpu_in_use_before")
+        return Saved(machine, commit, content["datetime"], results, in_use)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bench.machine import too_busy
 from bench.suite.growth import HEADERS as GROWTH_HEADERS
 from bench.suite.growth import lines_of
 from bench.suite.growth import row as growth_row
@@ -13,7 +14,6 @@ from bench.suite.saved import Result, Saved, duration, read
 from docs.generate.markdown import code, table
 
 KEPT = Path(__file__).parents[1] / "data" / "suite.json"
-QUIET_LOAD = 0.5
 RATIO_HEADERS = ("measured", "aim", "what")
 PART_HEADERS = ("benchmark", "median", "middle half", "times the fastest", "rounds")
 
@@ -38,16 +38,16 @@ def _where(saved: Saved) -> str:
     cores = f"{toolkit['usable_cores']} shared {saved.machine['machine'].replace('_', '-')} cores"
     return (
         f"Measured on {saved.measured_at[:10]} at commit {code(commit)}, on {cores}, one thread per "
-        f"process, with Python {toolkit['python']}, {named}.{_load(saved.load_at_start)}"
+        f"process, with Python {toolkit['python']}, {named}.{_busy(saved.cpu_in_use_before)}"
     )
 
 
-def _load(load: float | None) -> str:
+def _busy(cpu_in_use: float | None) -> str:
     """Say so if the machine was not quiet."""
-    if load is None or load < QUIET_LOAD:
+    if cpu_in_use is None or not too_busy(cpu_in_use):
         return ""
     return (
-        f" **Other jobs used the machine (load average {load:.0f} when it began), so the times are too "
+        f" **Other programs used {cpu_in_use:.0%} of the machine when it began, so the times are too "
         "long and their ratios uncertain.**"
     )
 

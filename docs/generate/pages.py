@@ -14,7 +14,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import strategies
-from docs.generate import benchmarks, cli, config, excerpts, lesson, strategy, summary, traits
+from docs.generate import (
+    benchmarks,
+    cli,
+    comparison,
+    config,
+    excerpts,
+    lesson,
+    strategy,
+    summary,
+    traits,
+)
 
 DOCS = Path(__file__).parents[1]
 PART = re.compile(
@@ -35,12 +45,15 @@ PARTS: dict[str, Callable[..., str]] = {
     "traits": traits.render,
     "family": traits.family,
     "benchmarks": benchmarks.render,
+    "comparison": comparison.render,
+    "comparison-front": comparison.front,
     "excerpt": excerpts.excerpt,
     "lessons": lesson.contents,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,
     "strategy-traits": strategy.traits_of,
+    "strategy-results": comparison.of_strategy,
 }
 
 
@@ -74,10 +87,10 @@ def missing_pages() -> dict[Path, str]:
     }
 
 
-def stale(folder: Path = DOCS) -> dict[Path, str]:
+def stale(folder: Path = DOCS, front: Path = DOCS.parent / "README.md") -> dict[Path, str]:
     """Return the pages that are not what the code makes of them now, with what they should be."""
     found = {}
-    for path in sorted(folder.rglob("*.md")):
+    for path in [front, *sorted(folder.rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         new = filled(text)
         if new != text:

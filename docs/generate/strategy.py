@@ -51,7 +51,8 @@ Not written yet: numbered, each with what the paper does.
 
 ## Measured results
 
-Not measured yet: a table, with the command and the machine.
+<!-- generated: strategy-results {name} -->
+<!-- end of generated -->
 """
 
 

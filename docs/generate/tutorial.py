@@ -25,7 +25,7 @@ from pathlib import Path
 
 import click
 
-from bench.machine import ROOT, commit, usable_cores
+from bench.machine import ROOT, commit, cpu_in_use, too_busy, usable_cores
 from docs.generate import lesson
 from docs.generate.pages import filled
 
@@ -35,7 +35,6 @@ PRELUDE = f"""
 bench() {{ {shlex.quote(sys.executable)} -m bench "$@"; }}
 python() {{ {shlex.quote(sys.executable)} "$@"; }}
 """
-BUSY_LOAD_PER_CORE = 0.5
 
 
 def run_step(step: lesson.Step, work: Path) -> tuple[str, float]:
@@ -109,9 +108,9 @@ def where_measured() -> str:
     """Return what the numbers of a page were measured on, and whether other work ran there."""
     cores = f"{usable_cores()} shared {platform.machine().replace('_', '-')} cores"
     text = f"{cores}, {datetime.date.today().isoformat()}, commit {(commit() or 'unknown')[:10]}"
-    load = os.getloadavg()[0]
-    if load > BUSY_LOAD_PER_CORE * usable_cores():
-        text += f"; other work took most of the machine (load {load:.0f}), so the speeds are too low"
+    in_use = cpu_in_use()
+    if too_busy(in_use):
+        text += f"; other programs used {in_use:.0%} of it, so the speeds are too low"
     return text
 
 

@@ -66,7 +66,7 @@ def test_a_saved_session_says_where_it_was_measured(tmp_path: Path) -> None:
     saved = read(path)
     toolkit = saved.machine["toolkit"]
     assert {"cpu", "usable_cores", "versions", "threads"} <= set(toolkit)
-    assert set(toolkit["threads"].values()) == {1} and saved.load_at_start is not None
+    assert set(toolkit["threads"].values()) == {1} and saved.cpu_in_use_before is not None
     assert {"lock: take and give back", "weights: width 32"} <= set(saved.groups)
     assert all(each.median_seconds > 0 and each.seconds for each in saved.results)
 
