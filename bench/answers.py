@@ -215,6 +215,7 @@ def gpu_answer(summary: Block) -> str:
     share = fractions.get("update", 0.0) / working if working > 0 else 0.0
     return (
         f"At most {1 / max(1e-9, 1 - share):.1f} times as fast: updates are {share:.0%} of the "
-        f"{role}'s time, and the rest stays on the CPU. 'bench profile --device' measures from which "
-        "network and batch size on an accelerator saves more than its transfers cost."
+        f"{role.replace('_', '-')}'s time, and the rest stays on the CPU. 'bench profile --device' "
+        "measures from which network and batch size on an accelerator saves more than its transfers "
+        "cost."
     )

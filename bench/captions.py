@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bench.figure_timeline import spans_of, timeline_window
+from bench.figures import are_apart
 from bench.figures_inside import AGES, ShareBar, role_times
 from bench.groups import Group, alarms_of, q_curve
 from bench.lost_writes import LostWrites
@@ -15,6 +16,7 @@ from bench.palette import activity_style
 from bench.saved import SavedRun, field_of, number_of, rows_of
 from bench.wording import Style, count, datum, decimal, mean_of, of_group, of_run, plain, rate
 
+OTHERS = "Grey: the medians of the others."
 SEEDS = (
     "Bold: the median over seeds; thin: each seed; shaded: the 95% bootstrap interval of the median, "
     "where all seeds have points. "
@@ -52,7 +54,8 @@ def learning(groups: Sequence[Group], clock: str) -> Markup:
         text += Markup("Solved, in {} and by the runs that did: {}. ").format(unit, solved)
     elif any(group.spread("returns.threshold") for group in groups):
         text += Markup("No run solved the environment. ")
-    return text + (SEEDS if several_seeds(groups) else "") + LAST_POINT
+    others = f"{OTHERS} " if are_apart(groups) else ""
+    return text + (SEEDS if several_seeds(groups) else "") + others + LAST_POINT
 
 
 def throughput(groups: Sequence[Group], num_ceilings: int) -> Markup:
@@ -132,7 +135,7 @@ def q_against_bound(groups: Sequence[Group]) -> Markup:
     return Markup(
         "The largest Q value was {} times the largest possible return, in {} (seed {}). Far above 1 "
         "the values are impossible: training diverges. {} of {} runs raised an alarm of their health."
-    ).format(highest, label, run.seed, alarmed, len(runs))
+    ).format(highest, label, run.seed, alarmed, len(runs)) + (f" {OTHERS}" if are_apart(groups) else "")
 
 
 def time_by_role(groups: Sequence[Group]) -> Markup:

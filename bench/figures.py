@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NARROW, WIDE = 4.7, 9.6
 HEIGHT = 3.1
 CLOCKS = {"env_steps": "env steps", "seconds": "seconds of training"}
+MOST_TOGETHER = 4  # groups in one panel; the curves of more cannot be told apart
+PANELS_PER_ROW = 4
 MARKERS = "osDX^vP*<>hd"
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 DECADES_FOR_LOG = (
@@ -147,18 +149,77 @@ def draw_curves(
     return bands
 
 
+def are_apart(groups: Sequence[Group]) -> bool:
+    """Return whether so many groups are drawn that each needs a panel of its own."""
+    return len(groups) > MOST_TOGETHER
+
+
+def curve_panels(
+    groups: Sequence[Group], curve_of: Callable[[Any], Array], width: float = NARROW
+) -> tuple[Figure, list[Axes], list[Band | None]]:
+    """Draw curves, all in one panel or each group in its own, with the medians of the others in grey.
+
+    Args:
+        groups: what is compared.
+        curve_of: gives a run's curve.
+        width: of the figure if there is one panel.
+
+    Returns:
+        The figure, its panels, and each group's median.
+    """
+    if not are_apart(groups):
+        figure, panels = new_figure(width=width)
+        return figure, panels, draw_curves(panels[0], groups, curve_of)
+    rows = -(-len(groups) // PANELS_PER_ROW)
+    figure, all_panels = new_figure(
+        rows, PANELS_PER_ROW, width=WIDE, height=0.5 + 1.75 * rows, sharex=True, sharey=True
+    )
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(wspace=0.05)  # the last tick of a panel must not meet the first of the next
+    panels, spare = all_panels[: len(groups)], all_panels[len(groups) :]
+    bands = [
+        draw_curves(axes, [group], curve_of)[0] for axes, group in zip(panels, groups, strict=True)
+    ]
+    for axes, group, own in zip(panels, groups, bands, strict=True):
+        for band in bands:
+            if band is not None and band is not own:
+                axes.plot(band.x, band.median, color=MUTED.light, alpha=0.4, lw=0.7, zorder=0)
+        axes.set_title(group.label)
+    for axes in spare:
+        axes.set_axis_off()
+    return figure, panels, bands
+
+
+def finish_panels(figure: Figure, panels: Sequence[Axes], clock: str, ylabel: str) -> None:
+    """Name the axes of curves; of several panels the outer ones. A legend is for one panel only."""
+    if len(panels) == 1:
+        panels[0].set(xlabel=CLOCKS[clock], ylabel=ylabel)
+        legend_below(figure, panels[0], columns=2 if figure.get_figwidth() == NARROW else 5)
+    else:
+        figure.supxlabel(CLOCKS[clock], fontsize=9)
+        figure.supylabel(ylabel, fontsize=9)
+    for axes in panels:
+        plain_ticks(axes.xaxis)
+
+
 def learning(groups: Sequence[Group], clock: str) -> Figure | None:
     """Draw the evaluations' mean return against ``env_steps`` or ``seconds``."""
-    if not any(len(evaluation_curve(run, clock)) for group in groups for run in group.counted):
+    curves = [evaluation_curve(run, clock) for group in groups for run in group.counted]
+    curves = [curve for curve in curves if len(curve)]
+    if not curves:
         return None
-    figure, (axes,) = new_figure()
-    draw_curves(axes, groups, lambda run: evaluation_curve(run, clock))
+    figure, panels, _ = curve_panels(groups, lambda run: evaluation_curve(run, clock))
     found = [run.number("returns.threshold") for group in groups for run in group.counted]
-    for threshold in {value for value in found if value is not None}:
-        axes.axhline(threshold, color=MUTED.light, lw=0.9, ls=(0, (4, 3)), label="solved")
-    axes.set(xlabel=CLOCKS[clock], ylabel="mean return", xlim=(0, None))
-    plain_ticks(axes.xaxis)
-    legend_below(figure, axes)
+    ends = [float(curve[-1, 0]) for curve in curves]
+    for axes in panels:
+        for threshold in {value for value in found if value is not None}:
+            axes.axhline(threshold, color=MUTED.light, lw=0.9, ls=(0, (4, 3)), label="solved")
+        if max(ends) > DECADES_FOR_LOG * min(ends) > 0:  # one is done when others have hardly begun
+            axes.set_xscale("log")
+        else:
+            axes.set_xlim(0, None)
+    finish_panels(figure, panels, clock, "mean return")
     return figure
 
 
@@ -166,16 +227,15 @@ def q_against_bound(groups: Sequence[Group]) -> Figure | None:
     """Draw the largest Q value over the largest possible return, against env steps."""
     if not any(len(q_curve(run)) for group in groups for run in group.counted):
         return None
-    figure, (axes,) = new_figure(width=WIDE)
-    bands = draw_curves(axes, groups, q_curve)
-    axes.axhline(1.0, color=ALARM.light, lw=1.0, ls=(0, (4, 3)), label="bound")
+    figure, panels, bands = curve_panels(groups, q_curve, width=WIDE)
     top = max((float(band.median.max()) for band in bands if band is not None), default=1.0)
-    if top > DECADES_FOR_LOG:
-        axes.set_yscale("log")
-        plain_ticks(axes.yaxis)
-    axes.set(xlabel=CLOCKS["env_steps"], ylabel="largest Q / bound", xlim=(0, None))
-    plain_ticks(axes.xaxis)
-    legend_below(figure, axes, columns=5)
+    for axes in panels:
+        axes.axhline(1.0, color=ALARM.light, lw=1.0, ls=(0, (4, 3)), label="bound")
+        axes.set_xlim(0, None)
+        if top > DECADES_FOR_LOG:
+            axes.set_yscale("log")
+            plain_ticks(axes.yaxis)
+    finish_panels(figure, panels, "env_steps", "largest Q / bound")
     return figure
 
 

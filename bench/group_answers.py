@@ -123,7 +123,7 @@ def _most_uneven(group: Group) -> Markup | None:
         for name, value in (("collected", bar.collected), ("consumed", bar.consumed))
     ]
     return Markup(
-        "the largest difference: {} {}, {} of what was collected and {} of what was learned"
+        "the largest difference: {} {}, {} of what was collected and {} of what was learned from"
     ).format(what, bar.label, *shares)
 
 

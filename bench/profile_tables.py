@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from bench.devices import Devices, why_not
+from bench.machine import too_busy
 
 # Part: what a row of the table calls it.
 ALONE = {

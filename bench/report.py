@@ -165,6 +165,7 @@ def render(saved: SavedRuns, scopes: Sequence[Scope]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole_options"] = wording.with_whole_options
     text: str = environment.get_template("report.html").render(
         saved=saved,
         scopes=scopes,

@@ -7,6 +7,7 @@ which run it is (``data-field``, ``data-run``), or which statistic over which gr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from markupsafe import Markup
@@ -14,6 +15,8 @@ from markupsafe import Markup
 from bench.groups import Group, Spread
 from bench.saved import SavedRun, field_of
 
+TAG = re.compile(r"(<[^>]*>)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 NONE = Markup('<span class="none" title="not measured">-</span>')
 
 
@@ -98,6 +101,13 @@ def text_of_run(run: SavedRun, path: str) -> Markup:
     """Return a text of a run's summary."""
     text = field_of(run.summary, path)
     return Markup('<span data-field="{}" data-run="{}">{}</span>').format(path, run.name, text)
+
+
+def with_whole_options(text: str) -> Markup:
+    """Keep an option on one line: a browser would break ``--batch-size`` after any hyphen."""
+    pieces = TAG.split(str(Markup.escape(text)))
+    pieces[::2] = [OPTION.sub(r'<span class="option">\g<0></span>', piece) for piece in pieces[::2]]
+    return Markup("".join(pieces))
 
 
 def sum_of(group: Group, path: str) -> Markup:

@@ -43,6 +43,11 @@ SPEEDS = (
 )
 SLOWER_HEADERS = ("strategy", "slower than", "in", "median of both", "ratio [95% interval]", "budget")
 
+FRONT_HEADERS = (
+    *("strategy", "processes", "who writes the weights"),
+    *("env steps/s", "seconds to solve", "return"),
+)
+
 Row = Mapping[str, Any]
 
 
@@ -135,18 +140,7 @@ def _ratio(found: stats.Comparison) -> str:
 def front() -> str:
     """Return the family and what each reached in one table, for the README."""
     budget = kept()["budgets"][-1]
-    rows = [_front_row(row) for row in budget["rows"]]
-    return table(
-        (
-            "strategy",
-            "processes",
-            "who writes the weights",
-            "env steps/s",
-            "seconds to solve",
-            "return",
-        ),
-        rows,
-    )
+    return table(FRONT_HEADERS, map(_front_row, budget["rows"]))
 
 
 def _front_row(row: Row) -> tuple[str, ...]:
@@ -224,7 +218,7 @@ def keep(folder: Path) -> list[Path]:
     for path in (source, *figures):
         if not path.is_file():
             raise click.ClickException(
-                f"{path} is not there; bench compare --output {folder} and bench report {folder} make it"
+                f"{path} is not there; bench compare --output {folder}, then bench report {folder}"
             )
     found = json.loads(source.read_text(encoding="utf-8"))
     lacking = set(strategies.STRATEGIES) - {row["strategy"] for row in found["budgets"][-1]["rows"]}

@@ -162,6 +162,25 @@ def test_every_seed_is_drawn_and_the_bold_line_is_their_median(
     assert lines(axes, "solved")[0][0, 1] == 475.0
 
 
+def test_many_groups_have_a_panel_each_with_the_others_in_grey(groups: list[Group]) -> None:
+    assert not figures.are_apart(groups)
+    together = figures.learning(groups, "env_steps")
+    many = [*groups, *groups]
+    assert figures.are_apart(many)
+    for draw in (lambda of: figures.learning(of, "env_steps"), figures.q_against_bound):
+        figure = draw(many)
+        panels = [axes for axes in figure.axes if axes.axison]
+        assert [axes.get_title(loc="left") for axes in panels] == [group.label for group in many]
+        for axes, group in zip(panels, many, strict=True):
+            grey = [line for line in axes.lines if line.get_color() == palette.MUTED.light]
+            assert len([line for line in grey if len(line.get_xdata()) > 2]) == len(many) - 1
+            assert len(lines(axes, group.label)) == 1 and len(axes.collections) == 1
+    figure = figures.learning(many, "env_steps")
+    assert figure is not None and together is not None
+    own, same = lines(figure.axes[0], groups[0].label)[0], lines(together.axes[0], groups[0].label)[0]
+    assert own.tolist() == same.tolist()
+
+
 def test_the_shaded_interval_is_that_of_the_median(groups: list[Group], folder: Path) -> None:
     figure = figures.learning(groups[:1], "env_steps")
     assert figure is not None

@@ -14,8 +14,17 @@ import pytest
 
 import strategies
 from docs.generate import comparison
-from docs.generate.comparison import KEPT, REPORT_FIGURES, SHOWN_FIGURES, front, keep, kept, of_strategy
-from docs.generate.comparison import render, slower_rows
+from docs.generate.comparison import (
+    KEPT,
+    REPORT_FIGURES,
+    SHOWN_FIGURES,
+    front,
+    keep,
+    kept,
+    of_strategy,
+    render,
+    slower_rows,
+)
 from docs.generate.pages import DOCS
 
 README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
@@ -111,7 +120,7 @@ def test_a_comparison_is_kept_only_if_it_is_whole(
         keep(folder)
     table = json.loads(KEPT.read_text(encoding="utf-8"))
     (folder / "table.json").write_text(json.dumps(table))
-    with pytest.raises(click.ClickException, match="1-learning-env-steps.png is not there"):
+    with pytest.raises(click.ClickException, match=r"1-learning-env-steps\.png is not there"):
         keep(folder)
     for name in SHOWN_FIGURES:
         (folder / REPORT_FIGURES / name).write_bytes(b"figure")
