@@ -95,6 +95,7 @@ class Director(threading.Thread):
         super().__init__(daemon=True)
         self._run, self._ended, self._kills = run, ended, kills
         self._random = random.Random(seed)
+        self._killed: set[int] = set()
         self.is_over = threading.Event()
 
     def run(self) -> None:
@@ -134,6 +135,9 @@ class Director(threading.Thread):
             return
         if victim is None or victim.ppid() != os.getpid() or victim.status() == "zombie":
             return
+        if victim.pid in self._killed:  # on a busy machine a process is not dead at once
+            return
+        self._killed.add(victim.pid)
         os.kill(victim.pid, signal.SIGKILL)
         self._ended.killed.append(name)
 
