@@ -88,7 +88,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _order(of: tuple[float, str]) -> tuple[float, int]:
-    return of[0], list(VARIANTS).index(of[1])
+    """Ratios, then the variants as they are listed; one of an older file comes last."""
+    ratio, variant = of
+    return ratio, list(VARIANTS).index(variant) if variant in VARIANTS else len(VARIANTS)
 
 
 def _with_interval(values: Sequence[float]) -> str:
