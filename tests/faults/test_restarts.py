@@ -63,6 +63,7 @@ def run(*roles: Role, workers: int = 0, **choices: Any) -> tuple[RunResult, Hear
     return result, hears, time.perf_counter() - started
 
 
+@pytest.mark.slow  # by default a few processes of test_random_kills.py die
 @pytest.mark.usefixtures("nothing_left")
 def test_whoever_dies_is_replaced_and_the_run_goes_on() -> None:
     notes = make_notes(3)

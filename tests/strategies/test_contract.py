@@ -213,7 +213,9 @@ def test_nothing_is_lost_where_the_header_says_so(run: Run) -> None:
 LOCKABLE = [name for name in TRAITS if hasattr(strategies.load(name).Config, "lock")]
 
 
-@pytest.mark.parametrize("name", LOCKABLE)
+@pytest.mark.parametrize(
+    "name", [LOCKABLE[0], *(pytest.param(name, marks=pytest.mark.slow) for name in LOCKABLE[1:])]
+)
 def test_nothing_is_lost_under_a_lock(name: str) -> None:
     run = train(name, lock=True)
     assert run.result.status == "completed", run.result.error

@@ -97,7 +97,9 @@ def test_a_straggler_shows_as_its_known_fraction(name: str) -> None:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("name", ["single", "hogwild", "impala"])
+@pytest.mark.parametrize(
+    "name", ["single", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hogwild", "impala"))]
+)
 def test_a_run_into_nan_fails_with_its_reason_and_keeps_finite_weights(name: str) -> None:
     summary = train(name, learning_rate=1e38, learning_rate_end=None, audit=False).summary
     assert summary["status"] == "failed" and "NaN or infinite" in summary["error"]
