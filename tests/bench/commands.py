@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -66,3 +69,19 @@ def finish(process: subprocess.Popen[str], folder: Path, timeout: float = TIMEOU
     finally:
         process.kill()
     return Finished(process.returncode, stdout, stderr, process.pid, folder)
+
+
+def alive_in(group: int) -> list[str]:
+    """Return what still lives of a process group, given a moment to leave."""
+    deadline = time.monotonic() + 5
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            try:
+                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline()))
+            except (psutil.Error, ProcessLookupError):
+                continue
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)

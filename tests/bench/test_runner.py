@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
-from commands import Finished, finish, start
+from commands import Finished, alive_in, finish, start
 from strategy_runs import COPY_BACK, train
 
 import strategies
@@ -132,22 +131,6 @@ def finished(request: pytest.FixtureRequest) -> Finished:
         return run_of_strategy(name)
     get: Callable[[str], Finished] = request.getfixturevalue("runs")
     return get(name)
-
-
-def processes_left(group: int) -> list[str]:
-    """Return what still lives of a process group, given a moment to leave."""
-    deadline = time.monotonic() + 5
-    while True:
-        left = []
-        for process in psutil.process_iter():
-            try:
-                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(process.cmdline()))
-            except (psutil.Error, ProcessLookupError):
-                continue
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.05)
 
 
 @functools.cache
@@ -316,7 +299,7 @@ def test_misbehaving_environment_fails_the_run(name: str, runs: Callable[[str], 
         len(deaths) == (4 if can_restart else 1) and summary["processes"]["restarts"] == len(deaths) - 1
     )
     assert list(summary) == FIELDS.split() and (finished.folder / "model.pt").is_file()
-    assert processes_left(finished.group) == []
+    assert alive_in(finished.group) == []
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -352,7 +335,7 @@ def test_interrupt_ends_a_run_within_3_seconds(
     assert torch.load(folder / "model.pt", weights_only=True)
     checkpoint = finished.summary["checkpoint"]
     assert checkpoint["error"] is None and (checkpoint["saves"] == 1) == (moment == "training")
-    assert processes_left(finished.group) == []
+    assert alive_in(finished.group) == []
     if shared_before:
         assert set(os.listdir("/dev/shm")) <= shared_before
 
@@ -364,7 +347,7 @@ def test_interrupt_before_anything_is_started(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     finished = finish(process, tmp_path)
     assert finished.code == 130 and finished.stderr.strip() == "interrupted"
-    assert list(tmp_path.iterdir()) == [] and processes_left(finished.group) == []
+    assert list(tmp_path.iterdir()) == [] and alive_in(finished.group) == []
 
 
 def test_saved_policy_is_played(invoke: Any, tmp_path: Path) -> None:

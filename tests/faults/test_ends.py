@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from commands import ROOT, finish, start
+from commands import ROOT, alive_in, finish, start
 
 from bench.clean import left_behind
 from bench.runner import RunFolder
@@ -172,22 +171,6 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
-
-
-def alive_in(group: int) -> list[str]:
-    """Return what still lives of a process group, given a moment to leave."""
-    deadline = time.monotonic() + 5
-    while True:
-        left = []
-        for process in psutil.process_iter():
-            try:
-                if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(process.cmdline()))
-            except (psutil.Error, ProcessLookupError):
-                continue
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
