@@ -27,6 +27,7 @@ from bench.summary import write_json
 RATIOS = (1 / 32, 1 / 8, 1.0, 4.0, 16.0)
 # Small batches, so that 16 updates for each env step end in minutes.
 COMMON = ("--strategy", "single", "--batch-size", "32", "--evaluate-every-env-steps", "500")
+APART = 1.12  # in the figure, from one variant to the next
 PLAIN = ("--n-step", "1", "--no-double")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "plain DQN": PLAIN,
@@ -107,7 +108,7 @@ def _median(rows: Sequence[Row], name: str) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the final return over the replay ratio, every seed, and where alarms fired."""
+    """Draw the final return over the replay ratio: seeds, medians with their intervals, alarms."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -116,22 +117,37 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
     sns.set_theme(style="whitegrid", palette="colorblind")
     data = {
-        "replay ratio (updates per env step)": [row["ratio"] for row in rows],
+        # Beside each other, or marks at the same ratio would lie on top of each other.
+        "replay ratio (updates per env step)": [
+            row["ratio"] * APART ** (_order((row["ratio"], row["variant"]))[1] - 1) for row in rows
+        ],
         "mean return of 100 final episodes": [row["final_return"] for row in rows],
         "variant": [row["variant"] for row in rows],
         "alarm": ["raised" if row["alarms"] else "none" for row in rows],
     }
+    colours = dict(zip(dict.fromkeys(data["variant"]), sns.color_palette(), strict=False))
     figure, axes = plt.subplots(figsize=(8, 6), layout="constrained")
     names = list(data)
     curve: dict[str, Any] = {"x": names[0], "y": names[1], "hue": "variant", "ax": axes}
+    curve["palette"] = colours
     sns.lineplot(data, estimator="median", errorbar=None, legend=False, **curve)
+    for place, variant in sorted(set(zip(data[names[0]], data["variant"], strict=True))):
+        interval = median_interval(_returns_at(data, place))
+        if interval is not None:
+            axes.vlines(place, interval.low, interval.high, colors=[colours[variant]], alpha=0.4, lw=5)
     marks = {"none": "o", "raised": "X"}
     sns.scatterplot(data, style="alarm", markers=marks, s=60, legend="brief", **curve)
     sns.move_legend(axes, "upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     axes.set_xscale("log", base=2)
-    axes.set_title("Each mark is a seed, the line their median; a cross: an alarm was raised")
+    axes.set_xticks(RATIOS, ["1/32", "1/8", "1", "4", "16"])
+    axes.set_title("A mark is a seed, the line their median, a bar its 95% interval; a cross: an alarm")
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _returns_at(data: Mapping[str, Sequence[Any]], place: float) -> list[float]:
+    x, y = (data[name] for name in list(data)[:2])
+    return [value for at, value in zip(x, y, strict=True) if at == place and value is not None]
 
 
 @click.command()
