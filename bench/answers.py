@@ -94,11 +94,11 @@ def staleness_answer(summary: Block) -> str:
     told = [part for part in parts if part]
     if not told:
         return "Not measured."
-    text = "; ".join(told)
+    text = f"{'; '.join(told)} (median, 95th percentile, most)"
     torn = summary["audit"]["torn_reads_at_most"]
     if torn:
         text += f"; at most {torn:,} reads mixed two versions of the weights (torn)"
-    return f"{text[0].upper()}{text[1:]} (median, 95th percentile, most)."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _span(block: Block | None, sentence: str) -> str | None:
@@ -189,7 +189,7 @@ def learning_answer(ratio: Block, health: Block, config: Block) -> str:
 
 def _q_text(health: Block) -> str:
     bound = health["q_bound"]
-    beside = f" (no return can exceed {bound:.4g})" if bound else ""
+    beside = f" (no discounted return can exceed {bound:.4g})" if bound else ""
     return (
         f"estimates reach {health['q_max']:.4g}{beside}, {health['dormant_fraction']:.0%} of the units "
         "are dormant"
@@ -207,7 +207,7 @@ def bottleneck_answer(time: Block) -> str:
 def gpu_answer(summary: Block) -> str:
     """Say what a faster device could save at the most: the learner's share of time in updates."""
     learns = {"learner", "actor_learner"} & set(summary["time"]["roles"])
-    if not learns:
+    if not learns or not summary["updates"]:
         return "Not known: nothing learned."
     (role,) = learns
     fractions = summary["time"]["roles"][role]

@@ -71,6 +71,9 @@ class OneSentence(click.Group):
         extra["standalone_mode"] = False
         try:
             code = super().main(*args, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            code = error.exit_code
         except click.ClickException as error:
             click.echo(f"Error: {error.format_message()}", err=True)
             code = error.exit_code
@@ -243,19 +246,22 @@ def evaluate_command(
 
     Example: bench evaluate runs/my-run --episodes 100 --gif episode.gif
     """
+    from bench.display import return_text
+
     with reserved_stdout() as stdout:
         result = _evaluate(folder, best, episodes, seed, gif)
         if json_only:
             print(json.dumps(result, indent=2), file=stdout)
             return
+        numbers = (f"{name} {return_text(result[name])}" for name in ("std", "min", "max"))
         print(
-            f"{result['env_id']}, trained by {result['strategy']}: mean return {result['mean']:.1f}, "
-            f"std {result['std']:.1f}, min {result['min']:.1f}, max {result['max']:.1f} "
-            f"over {episodes} episodes",
+            f"{result['env_id']}, trained by {result['strategy']}, "
+            f"{'best' if best else 'final'} weights: mean return {return_text(result['mean'])}, "
+            f"{', '.join(numbers)} over {episodes} episode{'' if episodes == 1 else 's'}",
             file=stdout,
         )
         if gif is not None:
-            print(f"one episode of {result['gif_frames']} frames is in {gif}", file=stdout)
+            print(f"one more episode, of {result['gif_frames']} frames, is in {gif}", file=stdout)
 
 
 def _evaluate(folder: Path, best: bool, episodes: int, seed: int, gif: Path | None) -> dict[str, Any]:

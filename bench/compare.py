@@ -213,6 +213,7 @@ def go_on(comparison: Any, kind: str, values: dict[str, Any]) -> int:
         text = _write_tables(comparison, values["json_only"])
         print(text, file=stdout, flush=True)
     if not finished:
+        say(f"interrupted; 'bench {kind} --resume {comparison.folder}' goes on")
         return INTERRUPTED
     return FAILED if any(run.status != "completed" for run in comparison.runs) else COMPLETED
 
@@ -230,4 +231,6 @@ def _write_tables(comparison: Any, json_only: bool) -> str:
     write_tables(comparison.folder, table)
     if json_only:
         return json.dumps(finite(table), indent=2)
+    if not any(run.status == "completed" for run in comparison.runs):
+        return f"no run is complete\nfolder {os.fspath(comparison.folder)}"
     return f"{as_text(table)}\nfolder {os.fspath(comparison.folder)}: table.md, table.csv, table.json"

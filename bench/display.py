@@ -5,6 +5,7 @@ All but the result goes to standard error.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import textwrap
 import time
@@ -17,7 +18,7 @@ from common.types import Alarm, Death, Evaluation
 
 LINE_SECONDS = 5.0
 RATE_WINDOW_SECONDS = 3.0
-WIDTH = 100
+WIDTH, LEAST_WIDTH = 100, 40
 INDENT = " " * 5
 
 
@@ -262,11 +263,16 @@ def headline(strategy: str, config: Config) -> str:
     return f"{strategy} on {config.env_id}, seed {config.seed}, up to {budget}"
 
 
+def return_text(value: float) -> str:
+    """Return a return with one decimal; a small one, of environments that pay little, with three."""
+    return f"{value:.1f}" if abs(value) >= 10 or value == 0 else f"{value:.3f}"
+
+
 def evaluation_text(evaluation: Evaluation) -> str:
     """Return an evaluation in a line."""
     episodes = len(evaluation.episode_returns)
     where = f"{evaluation.env_steps:,} env steps"
-    return f"{where}: mean return {evaluation.mean:.1f} over {episodes} episodes"
+    return f"{where}: mean return {return_text(evaluation.mean)} over {episodes} episodes"
 
 
 def health_text(sample: Mapping[str, float]) -> str:
@@ -325,9 +331,10 @@ def result_text(summary: Mapping[str, Any]) -> str:
 def answer_lines(answers: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the six questions with their answers, wrapped."""
     lines = []
+    width = max(LEAST_WIDTH, min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns))
     for number, each in enumerate(answers, start=1):
         lines.append(f"  {number}. {each['question']}")
-        lines += textwrap.wrap(each["answer"], WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+        lines += textwrap.wrap(each["answer"], width, initial_indent=INDENT, subsequent_indent=INDENT)
     return lines
 
 
@@ -345,7 +352,9 @@ def _solved(returns: Mapping[str, Any]) -> str:
     if threshold is None:
         return "this environment states no threshold"
     if returns["solved_at_seconds"] is None:
-        return f"no (a mean return of {threshold:g} in three evaluations running and at the end)"
+        number = len(returns["evaluations"])
+        were = f"{number} evaluation{'' if number == 1 else 's'}"
+        return f"no: it takes a mean of {threshold:g} three times running and at the end ({were})"
     training, command = returns["solved_at_seconds"], returns["solved_after_command_seconds"]
     return (
         f"yes, at {returns['solved_at_env_steps']:,} env steps: {training:.1f} s of training, "
@@ -357,7 +366,7 @@ def _final_evaluation(summary: Mapping[str, Any]) -> str:
     returns = summary["returns"]
     if returns["eval_mean"] is None:
         return "none"
-    text = f"mean return {returns['eval_mean']:.1f}, std {returns['eval_std']:.1f}"
+    text = f"mean return {return_text(returns['eval_mean'])}, std {return_text(returns['eval_std'])}"
     which = "final weights" if summary["status"] == "completed" else "last evaluation"
     return f"{text}, over {returns['eval_episodes']} episodes ({which})"
 

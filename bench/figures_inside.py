@@ -195,7 +195,11 @@ def _range(row: Mapping[str, Any]) -> str:
 
 def shares(bars_by_label: Mapping[str, Sequence[ShareBar]], what: str) -> Figure | None:
     """Draw collected beside consumed shares, a panel per group; a line where all would be equal."""
-    drawn = {label: bars for label, bars in bars_by_label.items() if bars}
+    drawn = {
+        label: bars
+        for label, bars in bars_by_label.items()
+        if any(value is not None for bar in bars for value in (bar.collected, bar.consumed))
+    }
     drawn = dict(list(drawn.items())[:MOST_PANELS])
     if not drawn:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def write_gif(policy: SavedPolicy, path: Path, seed: int) -> int:
 
 def _drawing_env(env_id: str) -> gymnasium.Env[Any, Any]:
     """Return the environment made to draw, having tried that it does."""
+    # Into an array, on no screen: without a desktop SDL would complain on standard error.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     plain = gymnasium.make(env_id, disable_env_checker=True)
     modes = plain.metadata.get("render_modes") or ()
     plain.close()

@@ -44,11 +44,14 @@ def command(folder: Path, output: Path | None, json_only: bool) -> None:
 
 def _said(written: Mapping[str, Any]) -> str:
     runs, completed = written["runs"], written["completed"]
-    rest = "" if completed == runs else f", {runs - completed} of them not completed"
-    return (
-        f"{written['page']}: {runs} run{'' if runs == 1 else 's'}{rest}; "
-        f"{len(written['figures'])} figures as PNG and SVG in {written['figures_folder']}"
+    rest = (
+        "" if completed == runs else f", {runs - completed} of them not completed (the page says why)"
     )
+    text = f"{written['page']}: {runs} run{'' if runs == 1 else 's'}{rest}"
+    if not written["figures"]:
+        return f"{text}; nothing to draw"
+    number = len(written["figures"])
+    return f"{text}; {number} figures as PNG and SVG in {written['figures_folder']}"
 
 
 def write_report(folder: Path, output: Path | None = None) -> dict[str, Any]:

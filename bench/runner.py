@@ -300,5 +300,6 @@ def load_config(folder: Path) -> tuple[str, Config]:
         raise ConfigError(f"{folder} is no run folder: {path.name}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         text = " ".join(str(error).split())[:200]
+        text = f"it has no {text}" if isinstance(error, KeyError) else text
         raise ConfigError(f"{path} is not the configuration of a run: {text}") from None
     return name, config

@@ -263,7 +263,7 @@ def _health(result: RunResult) -> dict[str, Any]:
     first = result.health[0]["weight_norm"] if result.health else None
     return {
         **{name: last[name] for name in names},
-        "most_sampled": last["most_sampled"] or None,
+        "most_sampled": result.most_sampled or None,
         "q_bias": result.q_bias,
         "weight_norm_growth": _ratio(last["weight_norm"] or 0.0, first) if first else None,
         "alarms": [dataclasses.asdict(alarm) for alarm in result.alarms],

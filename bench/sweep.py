@@ -21,6 +21,7 @@ from common.config import ConfigError, spell
 MOST_PARAMS = 2
 # What a sweep decides otherwise, or what is no value on an axis.
 NOT_SWEPT = {
+    "strategy": "'bench compare --strategies' puts strategies side by side",
     "seed": "give --seeds",
     "steps": "it is the budget, give --steps",
     "seconds": "it is the budget, give --seconds",
@@ -128,6 +129,8 @@ def parse_values(name: str, text: str) -> list[Any]:
 
 
 def _value(option: click.Parameter, text: str) -> Any:
+    from bench.options import Whole
+
     word = text.strip()
     value: Any
     if getattr(option, "is_flag", False):
@@ -138,7 +141,8 @@ def _value(option: click.Parameter, text: str) -> Any:
         except click.BadParameter:
             value = None
     if not isinstance(value, int | float):
-        allowed = ", ".join(BOOLEANS) if getattr(option, "is_flag", False) else "numbers"
+        allowed = "whole numbers" if isinstance(option.type, Whole) else "numbers"
+        allowed = ", ".join(BOOLEANS) if getattr(option, "is_flag", False) else allowed
         raise ConfigError(
             f"{word!r} is no value of {spell(str(option.name))} that can be swept; give {allowed}"
         )

@@ -173,7 +173,7 @@ def as_text(table: Mapping[str, Any], width: int | None = None) -> str:
     console = Console(file=stream, highlight=False, markup=False, width=width or Console().width)
     for title, titles, rows in views(table):
         console.print(title)
-        console.print(_drawn(titles, rows, console.width))
+        console.print(_drawn(titles, rows, console.width) or "\n".join(_listed(titles, rows)))
         console.print()
     for line in notes(table):
         console.print(line)
@@ -181,14 +181,19 @@ def as_text(table: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Any:
-    """Return a table for ``rich``; on a narrow terminal intervals stand below their number."""
+    """Return a table for ``rich``; on a narrow terminal intervals stand below their number.
+
+    None if it would still be too wide, so that words would be cut in two.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    for folds in FOLDS:
+    for folds in (*FOLDS, None):
         if _natural_width(titles, rows) <= width:
             break
+        if folds is None:
+            return None
         titles = [title.replace(" ", "\n") for title in titles]
         rows = [[_folded(cell, folds) for cell in row] for row in rows]
     drawn = Table(box=box.ASCII2)
@@ -197,6 +202,13 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     for row in rows:
         drawn.add_row(*map(Text, row))
     return drawn
+
+
+def _listed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Yield a table's rows below each other, a line for each cell."""
+    for row in rows:
+        yield row[0]
+        yield from (f"  {title}: {cell}" for title, cell in zip(titles[1:], row[1:], strict=True))
 
 
 def _natural_width(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -186,9 +186,10 @@ class AlarmJudge:
         remedy = "lower --learning-rate, set --max-grad-norm, or add --layer-norm"
         self._raise("not finite", math.nan, math.nan, env_steps, reason, remedy)
 
-    def not_saved(self, reason: str, env_steps: int) -> None:
-        """Raise the alarm of a checkpoint that could not be saved."""
-        meaning = f"the last checkpoint could not be saved ({reason}); one before it is still whole"
+    def not_saved(self, reason: str, has_earlier: bool, env_steps: int) -> None:
+        """Raise the alarm of a checkpoint that could not be written."""
+        meaning = f"a checkpoint could not be written ({reason})"
+        meaning += "; the one before it is still whole" if has_earlier else ", and there is none yet"
         remedy = "see whether the run's folder can be written and has room"
         self._raise("checkpoint not saved", math.nan, math.nan, env_steps, meaning, remedy)
 

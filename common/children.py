@@ -263,7 +263,8 @@ class Children:
         left = sum(not each.is_finished for each in workers)
         said = f"failed:\n{death.reason}" if child.has_raised else death.reason
         if child.report.restarts:
-            said += f"\n(after {child.report.restarts} restarts)"
+            number = child.report.restarts
+            said += f"\n(after {number} restart{'' if number == 1 else 's'})"
         if not child.role.can_restart or child.has_raised or left == 0:
             self._watcher.died(death, "the run ends")
             none_left = child.role.can_restart and not child.has_raised

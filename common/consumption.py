@@ -237,7 +237,7 @@ class Consumption:
         is_looked_at = self._num_batches % LOOK_EVERY_BATCHES == 0
         if is_looked_at:
             self._record_ages(moment, place, version)
-            self._probe.gauge("most_sampled", float(self._draws_of_place.max()))
+            self._probe.raise_gauge("most_sampled", float(self._draws_of_place.max()))
         self._num_batches += 1
         return is_looked_at
 
@@ -250,6 +250,7 @@ class Consumption:
 
     def flush(self) -> None:
         """Report the shares: all episodes, those that had not ended by their length so far."""
+        self._probe.raise_gauge("most_sampled", float(self._draws_of_place.max()))
         for worker, lanes in enumerate(self._lanes):
             for lane in range(self._num_lanes):
                 first = (worker * self._num_lanes + lane) * self._slots_per_lane

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,10 @@ def _make_one(env_id: str) -> gymnasium.Env[Any, Any]:
             from minatar.gym import register_envs  # the package does not register by itself
 
             register_envs()
-        return gymnasium.make(env_id)
+        with warnings.catch_warnings():
+            # Of an id without a version; it is refused with a sentence of our own.
+            warnings.filterwarnings("ignore", message=".*latest versioned environment")
+            return gymnasium.make(env_id)
     except (Exception, SystemExit) as error:  # whatever a user's own environment may raise
         raise ConfigError(_explain(env_id, error)) from None
 
@@ -106,7 +110,7 @@ def _explain(env_id: str, error: BaseException) -> str:
         close = gymnasium_names_like(env_id)
         hint = f", did you mean {close}?" if close else ""
         return f"unknown environment {env_id!r}{hint} (any gymnasium id, or module:Env-v0)"
-    return f"{env_id} could not be made: {type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{env_id!r} could not be made: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def gymnasium_names_like(env_id: str) -> str | None:

@@ -8,7 +8,7 @@ from common.alarms import AlarmJudge
 from common.events import Observer
 from common.state_files import State
 from common.telemetry import Telemetry
-from common.types import Evaluation
+from common.types import CheckpointReport, Evaluation
 
 SAMPLES_KEPT = 2
 
@@ -48,10 +48,10 @@ class HealthWatch:
         self.judge.load_state(state["judge"])
         self._told = len(self.judge.alarms)
 
-    def not_saved(self, reason: str | None, env_steps: int) -> None:
-        """Take in why the last checkpoint could not be saved, if it could not."""
-        if reason is not None:
-            self.judge.not_saved(reason, env_steps)
+    def not_saved(self, report: CheckpointReport, env_steps: int) -> None:
+        """Take in whether a checkpoint could not be written."""
+        if report.write_error is not None:
+            self.judge.not_saved(report.write_error, report.saves > 0, env_steps)
 
     def look(self, seconds: float) -> None:
         """Take in the samples that arrived since the last look.

@@ -67,6 +67,7 @@ def make_result(
         histograms={name: telemetry.histogram(name) for name in HISTOGRAMS},
         lengths={name: telemetry.lengths(name) for name in LENGTHS},
         consumed_by_worker=telemetry.consumed_by_worker(),
+        most_sampled=telemetry.most_sampled(),
         **windows(telemetry, held_seconds),
     )
 

@@ -204,7 +204,7 @@ class Checkpointer:
             assert self._folder is not None
             self._folder.mkdir(exist_ok=True)
         except OSError as error:
-            self._end(_in_words(error))
+            self._could_not_write(error)
             return
         self._telemetry.set_control("save_learner", self._number)
 
@@ -227,7 +227,7 @@ class Checkpointer:
             self.report.num_bytes = write_manifest(folder, contents, names)
         except OSError as error:
             remove_others(folder, self._names)
-            self._end(_in_words(error))
+            self._could_not_write(error)
             return
         self._names = names
         remove_others(folder, names)
@@ -264,6 +264,10 @@ class Checkpointer:
         self.held_seconds += seconds
         self.report.held_seconds = max(self.report.held_seconds, seconds)
 
+    def _could_not_write(self, error: OSError) -> None:
+        self.report.write_error = error.strerror or str(error)
+        self._end(self.report.write_error)
+
     def _end(self, error: str | None = None) -> None:
         """End an attempt, and with the last one everything."""
         self.report.error = error or self.report.error
@@ -280,7 +284,3 @@ class Checkpointer:
         self._telemetry.set_control("may_leave", int(is_last))
         memory_fence()
         self._telemetry.set_control("saves_done", self._number)
-
-
-def _in_words(error: OSError) -> str:
-    return error.strerror or str(error)

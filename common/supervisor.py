@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -150,6 +150,8 @@ class _Supervisor:
             config, self._telemetry, roles, probe.folder, probe.facts, self._state, probe.resume
         )
         self._command_seconds_before = 0.0
+        self._deaths_before: list[Death] = []
+        self._restarts_before = 0
         self._restore()
         books = functools.partial(settle, self._telemetry, shared, buffer)
         self._children = Children(config, roles, self._telemetry, books, self, self._saver.role_state)
@@ -172,7 +174,19 @@ class _Supervisor:
             "health": self._health.state(),
             "audit": self._audit.state(),
             "q_bias": self._q_bias,
+            "deaths": [asdict(death) for death in self._deaths],
+            "restarts": self._restarts,
         }
+
+    @property
+    def _deaths(self) -> list[Death]:
+        """Those of a resumed run's earlier parts, then this part's."""
+        return [*self._deaths_before, *self._children.deaths]
+
+    @property
+    def _restarts(self) -> int:
+        own = sum(report.restarts for report in self._children.reports)
+        return self._restarts_before + self._evaluator.restarts + own
 
     def _restore(self) -> None:
         if self._probe.resume is None:
@@ -183,6 +197,8 @@ class _Supervisor:
             for part in ("record", "health", "audit"):
                 getattr(self, f"_{part}").load_state(own[part])
             self._q_bias, self._command_seconds_before = own["q_bias"], own["command_seconds"]
+            self._deaths_before = [Death(**death) for death in own["deaths"]]
+            self._restarts_before = own["restarts"]
         except (StateError, KeyError, TypeError, ValueError) as error:
             text = " ".join(str(error).split())
             raise ConfigError(
@@ -406,7 +422,7 @@ class _Supervisor:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
-            self._health.not_saved(self._saver.report.error, self._telemetry.total("env_steps"))
+            self._health.not_saved(self._saver.report, self._telemetry.total("env_steps"))
             self._health.look(self._training_seconds())
             self._probe.observer.on_tick(
                 self._telemetry.total("env_steps"),
@@ -443,8 +459,7 @@ class _Supervisor:
         result.q_bias = self._q_bias
         result.checkpoint = self._saver.report if self._saver.is_wanted else None
         result.before = self._telemetry.before
-        result.deaths = self._children.deaths
-        result.restarts = self._evaluator.restarts + sum(role.restarts for role in result.roles)
+        result.deaths, result.restarts = self._deaths, self._restarts
         result.evaluator_rss_mib = self._evaluator_rss_mib
         result.models_saved = self._save_models(result)
         return result

@@ -219,6 +219,10 @@ class Telemetry:
         """Return counts by episode length over all processes, likewise."""
         return distributions.merge(self.arrays["lengths"][:, LENGTHS.index(kind)])
 
+    def most_sampled(self) -> int:
+        """Return how often one transition was drawn at the most; 0 if nobody counts that."""
+        return int(self.arrays["gauges"][:, GAUGES.index("most_sampled")].max())
+
     def consumed_by_worker(self) -> list[int]:
         """Return the transitions consumed, by the worker that collected them."""
         return [int(number) for number in self.arrays["consumed"].sum(axis=0)]

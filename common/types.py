@@ -237,6 +237,7 @@ class CheckpointReport:
         held_seconds: the longest that everybody stood still for what is shared.
         save_seconds: the longest from the request until the files were on the disk.
         error: why the last attempt failed, if it did.
+        write_error: why one could not be written, if the folder or the disk was the reason.
     """
 
     folder: Path | None = None
@@ -247,6 +248,7 @@ class CheckpointReport:
     held_seconds: float = 0.0
     save_seconds: float = 0.0
     error: str | None = None
+    write_error: str | None = None
 
 
 @dataclass
@@ -276,6 +278,7 @@ class RunResult:
         histograms: counts of lag, staleness and age, as ``common.distributions`` keeps them.
         lengths: counts by episode length, likewise (``common.telemetry.LENGTHS``).
         consumed_by_worker: transitions learned from, by the worker that collected them.
+        most_sampled: times that one transition was drawn, at the most; 0 if that was not counted.
         health: the samples of the network's health, the first and the last of the whole run.
         alarms: in the order in which they were raised.
         q_bias: mean of estimate minus return in the last evaluation.
@@ -313,6 +316,7 @@ class RunResult:
     histograms: dict[str, IntArray] = field(default_factory=dict)
     lengths: dict[str, IntArray] = field(default_factory=dict)
     consumed_by_worker: list[int] = field(default_factory=list)
+    most_sampled: int = 0
     health: list[dict[str, float]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
     q_bias: float | None = None

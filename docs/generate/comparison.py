@@ -71,7 +71,8 @@ def render() -> str:
 
 SLOWER = (
     "Every place where a strategy of several processes is slower than a strategy of one, by the median "
-    f"of the seeds. Where the two are not told apart it says *{NO_DIFFERENCE}*."
+    "of all seeds; those that never solved count as later than all others (the tables above leave "
+    f"them out of the seconds). Where the two are not told apart it says *{NO_DIFFERENCE}*."
 )
 
 

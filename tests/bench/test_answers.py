@@ -9,6 +9,7 @@ import pytest
 
 from bench import answers
 from bench.answers import lost_updates_answer, optimizer_state_answer
+from bench.display import answer_lines
 from common.audit import (
     FINISHED,
     REPORT_FIELDS,
@@ -146,6 +147,14 @@ def test_ages_are_told_in_updates_and_time() -> None:
     assert answers.staleness_answer({**block, "policy_lag": None}) == "Not measured."
 
 
+def test_answers_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"question": "Why?", "answer": "word " * 40}
+    for columns, widest in (("60", 60), ("200", 100), ("10", 40)):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = answer_lines([answer])
+        assert widest - 10 < max(map(len, lines)) <= widest
+
+
 def test_alarms_are_told_with_their_remedy() -> None:
     alarm = {"name": "divergence", "at_env_steps": 1_234, "meaning": "too high"}
     alarm["remedy"] = "--layer-norm"
@@ -164,6 +173,7 @@ def test_alarms_are_told_with_their_remedy() -> None:
 
 def test_a_gpu_can_save_no_more_than_the_updates_take() -> None:
     roles = {"learner": {"update": 0.6, "sample": 0.15, "evaluation": 0.25}, "actor": {"act": 1.0}}
-    text = answers.gpu_answer({"time": {"roles": roles}})
+    text = answers.gpu_answer({"time": {"roles": roles}, "updates": 1})
     assert "At most 5.0 times" in text and "80% of the learner's" in text  # 0.6 of the 0.75 at work
-    assert answers.gpu_answer({"time": {"roles": {}}}).startswith("Not known")
+    assert answers.gpu_answer({"time": {"roles": {}}, "updates": 1}).startswith("Not known")
+    assert answers.gpu_answer({"time": {"roles": roles}, "updates": 0}).startswith("Not known")

@@ -339,6 +339,9 @@ def test_the_text_is_readable_on_a_terminal_of_80(table: dict[str, Any]) -> None
         assert max(len(line) for line in text.splitlines()) <= width and "\x1b" not in text
         assert "…" not in text and "20.0x" in text and "4 of 5" in text
     assert NO_DIFFERENCE in as_text(table, 120)
+    narrow = as_text(table, 40)  # no table fits: a line for each number, and no word cut in two
+    assert "single\n  wall s to solve: " in narrow and "+-" not in narrow
+    assert "  final return: " in narrow and "20.0x" in narrow
     markdown = as_markdown(table)
     assert markdown.count("| apex |") == 6 and NO_DIFFERENCE in markdown
     assert "482.0 [480.0, 484.0]" in markdown

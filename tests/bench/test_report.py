@@ -302,6 +302,16 @@ def test_a_summary_of_nothing_but_strange_values_makes_a_page(tmp_path: Path, st
     assert Page(html).mismatched == []
 
 
+def test_a_run_that_stopped_before_it_collected_makes_a_page(tmp_path: Path) -> None:
+    shares = {"share_collected": None, "share_consumed": None}
+    workers = [{"worker": number, "env_steps": 0, "episodes": 0, **shares} for number in range(2)]
+    summary = make_summary("apex")
+    summary |= {"status": "interrupted", "experience": {**summary["experience"], "workers": workers}}
+    write_run(tmp_path / "run", "apex", 0)
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+    assert "interrupted" in draw_everything(tmp_path)
+
+
 def paths_into(value: Any) -> list[list[Any]]:
     """Every place in nested objects and lists."""
     names = (

@@ -30,7 +30,7 @@ from common.probe import Moment, Probe
 from common.processes import random_stream, worker_stream
 from common.state_files import State, StateError, read_state, write_state
 from common.telemetry import HEALTH, Telemetry
-from common.types import Batch, Before, Evaluation, LaneStep
+from common.types import Batch, Before, CheckpointReport, Evaluation, LaneStep
 
 SPEC = NetworkSpec((4,), "<f4", 2, 8, False)
 
@@ -118,12 +118,16 @@ def test_an_alarm_is_raised_once_and_what_led_to_it_is_remembered(through_a_file
 
 def test_a_checkpoint_that_could_not_be_saved_is_an_alarm() -> None:
     watch = HealthWatch(Telemetry(1), NullObserver(), [], None)
-    watch.not_saved(None, 5)
-    assert watch.judge.alarms == []
-    watch.not_saved("No space left on device", 7)
-    watch.not_saved("No space left on device", 9)
+    watch.not_saved(CheckpointReport(error="actor-1 died"), 5)
+    assert watch.judge.alarms == []  # nobody has to look at the disk for that
+    watch.not_saved(CheckpointReport(write_error="No space left on device", saves=1), 7)
+    watch.not_saved(CheckpointReport(write_error="No space left on device", saves=1), 9)
     (alarm,) = watch.judge.alarms
     assert alarm.at_env_steps == 7 and "No space left" in alarm.meaning
+    assert "the one before it is still whole" in alarm.meaning
+    first = HealthWatch(Telemetry(1), NullObserver(), [], None)
+    first.not_saved(CheckpointReport(write_error="No space left on device"), 7)
+    assert "there is none yet" in first.judge.alarms[0].meaning
 
 
 def test_the_time_between_two_parts_is_no_age(
