@@ -197,8 +197,8 @@ class _Supervisor:
             for part in ("record", "health", "audit"):
                 getattr(self, f"_{part}").load_state(own[part])
             self._q_bias, self._command_seconds_before = own["q_bias"], own["command_seconds"]
-            self._deaths_before = [Death(**death) for death in own["deaths"]]
-            self._restarts_before = own["restarts"]
+            self._deaths_before = [Death(**death) for death in own.get("deaths", [])]
+            self._restarts_before = own.get("restarts", 0)
         except (StateError, KeyError, TypeError, ValueError) as error:
             text = " ".join(str(error).split())
             raise ConfigError(

@@ -127,6 +127,33 @@ def assert_own_figures(summary: dict[str, Any]) -> None:
         assert sum(activities.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.timeout(400)
+def test_who_died_before_the_stop_is_not_forgotten(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = begin("apex", out, steps=10**9)
+    wait_for(out, '"kind": "evaluation"', process)
+    actors = [each for each in psutil.Process(process.pid).children() if each.name() == "actor-0"]
+    actors[0].kill()
+    wait_for(out, '"kind": "death"', process)
+    number = number_of(out)
+    while number_of(out) < number + 3:  # with the successor at work
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    before = finish(process, out).summary
+    number = number_of(out)
+    process = go_on(out)
+    while number_of(out) < number + 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    after = finish(process, out).summary
+    assert after["resume"]["continued_at_env_steps"] > 0
+    for summary in (before, after):
+        assert [death["role"] for death in summary["processes"]["deaths"]] == ["actor"]
+        assert summary["processes"]["restarts"] == 1
+
+
 @pytest.mark.multiprocess
 def test_a_run_goes_on_with_more_steps(folder: Path) -> None:
     before = rows(folder, "evaluation")

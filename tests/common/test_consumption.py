@@ -142,6 +142,9 @@ def test_the_most_drawn_transition_and_the_age_of_rows_are_found() -> None:
     assert probe.gauges()["most_sampled"] == 34
     age = telemetry.histogram("sample_age")
     assert int(age[-1]) == 77 and int(age[:-1].sum()) == 6
+    kept.draw(np.array([5, 5, 6]), np.zeros(3, dtype=np.int64))  # not one that is looked at
+    kept.flush()
+    assert telemetry.most_sampled() == 36
     take_in_all(kept, 0, 100, 9)  # the same places anew: nothing of the old rows is left
     assert kept._draws_of_place.max() == 0
 
