@@ -231,7 +231,7 @@ def keep(folder: Path) -> list[Path]:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 def main(folder: Path) -> None:
     """Keep a comparison's table and its report's figures for the pages.
 
