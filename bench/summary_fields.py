@@ -226,7 +226,9 @@ FIELDS: dict[str, SummaryField] = {
     "answers[].answer": SummaryField("text", "What this run says to it."),
     "processes.workers": SummaryField("processes", "That step environments."),
     "processes.restarts": SummaryField("number", "Workers that were started again."),
-    "processes.deaths[].role": SummaryField("text", "Of a process that died."),
+    "processes.deaths[].role": SummaryField(
+        "text", "Of a process that died; those of a resumed run's earlier parts come first."
+    ),
     "processes.deaths[].worker": SummaryField("number", "Which of its kind."),
     "processes.deaths[].reason": SummaryField("text", "Traceback, signal, exit code or silence."),
     "processes.deaths[].at_env_steps": SummaryField("env steps", "When it was noticed."),
