@@ -1,7 +1,8 @@
 """How many updates per env step does learning bear? The replay ratio swept, in three variants.
 
 The plain DQN that many people write (one-step targets, no double Q-learning), the same with two
-remedies, and the presets. Equal env steps for all, so that only the number of updates differs:
+remedies (layer normalisation, a slower target network), and the presets. Equal env steps for all, so
+that only the number of updates differs:
 
     python -m bench.replay_ratio --output replay-ratio
 
@@ -31,11 +32,11 @@ APART = 1.12  # in the figure, from one variant to the next
 PLAIN = ("--n-step", "1", "--no-double")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "plain DQN": PLAIN,
-    "with layer norm and a target copied every 200 updates": (
+    "with two remedies": (
         *PLAIN,
         *("--layer-norm", "--target-update", "200"),
     ),
-    "presets: double Q, 10-step": (),
+    "presets": (),
 }
 
 Row = dict[str, Any]
