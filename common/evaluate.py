@@ -19,7 +19,7 @@ from common.state_files import State
 from common.types import Evaluation, FloatArray, IntArray, LaneStep
 
 SOLVED_IN_A_ROW = 3
-MAX_KEPT = 512
+MAX_KEPT = 512  # evaluations with their returns take a kilobyte each in the supervisor
 FINAL_EPISODES = 100
 MAX_EPISODE_STEPS = 100_000  # an environment without a time limit may never end an episode
 
