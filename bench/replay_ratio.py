@@ -32,10 +32,7 @@ APART = 1.12  # in the figure, from one variant to the next
 PLAIN = ("--n-step", "1", "--no-double")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "plain DQN": PLAIN,
-    "with two remedies": (
-        *PLAIN,
-        *("--layer-norm", "--target-update", "200"),
-    ),
+    "with two remedies": (*PLAIN, "--layer-norm", "--target-update", "200"),
     "presets": (),
 }
 

@@ -141,8 +141,8 @@ def _value(option: click.Parameter, text: str) -> Any:
         except click.BadParameter:
             value = None
     if not isinstance(value, int | float):
-        allowed = "whole numbers" if isinstance(option.type, Whole) else "numbers"
-        allowed = ", ".join(BOOLEANS) if getattr(option, "is_flag", False) else allowed
+        numbers = "whole numbers" if isinstance(option.type, Whole) else "numbers"
+        allowed = ", ".join(BOOLEANS) if getattr(option, "is_flag", False) else numbers
         raise ConfigError(
             f"{word!r} is no value of {spell(str(option.name))} that can be swept; give {allowed}"
         )

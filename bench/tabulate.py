@@ -56,12 +56,17 @@ def _short(ratio: float) -> str:
     return f"{ratio:.{max(0, 2 - int(math.log10(ratio)))}f}"
 
 
-def _return_cell(row: Row) -> str:
-    metric = row["metrics"]["final_return"]
-    if metric["interval"] is None:
-        return _number(metric["median"], ".1f")
-    low, high = metric["interval"]
-    return f"{metric['median']:.1f} [{low:.1f}, {high:.1f}]"
+def interval_cell(name: str, form: str) -> Callable[[Row], str]:
+    """Return a function that writes a metric's median with its interval, if there is one."""
+
+    def cell(row: Row) -> str:
+        metric = row["metrics"][name]
+        if metric["interval"] is None:
+            return _number(metric["median"], form)
+        low, high = metric["interval"]
+        return f"{format(metric['median'], form)} [{format(low, form)}, {format(high, form)}]"
+
+    return cell
 
 
 def _solved_cell(row: Row) -> str:
@@ -90,7 +95,7 @@ VIEWS: dict[str, list[tuple[str, Callable[[Row], str]]]] = {
         ("wall s to solve", _solved_cell),
         (VERSUS, versus_cell("wall_seconds_to_solve")),
         ("of training", median_cell("seconds_to_solve", ".1f")),
-        ("final return", _return_cell),
+        ("final return", interval_cell("final_return", ".1f")),
         (VERSUS, versus_cell("final_return")),
     ],
     "How fast": [
@@ -189,13 +194,13 @@ def _drawn(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     from rich.table import Table
     from rich.text import Text
 
-    for folds in (*FOLDS, None):
+    for folds in FOLDS:
         if _natural_width(titles, rows) <= width:
             break
-        if folds is None:
-            return None
         titles = [title.replace(" ", "\n") for title in titles]
         rows = [[_folded(cell, folds) for cell in row] for row in rows]
+    if _natural_width(titles, rows) > width:
+        return None
     drawn = Table(box=box.ASCII2)
     for number, title in enumerate(titles):
         drawn.add_column(Text(title), justify="right" if number else "left", overflow="fold")

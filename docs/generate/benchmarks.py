@@ -11,7 +11,7 @@ from bench.suite.growth import lines_of
 from bench.suite.growth import row as growth_row
 from bench.suite.ratios import RUN_HEADERS, ratio_rows, run_rows, whole_runs
 from bench.suite.saved import Result, Saved, duration, read
-from docs.generate.markdown import code, table
+from docs.generate.markdown import code, named_versions, table
 
 KEPT = Path(__file__).parents[1] / "data" / "suite.json"
 RATIO_HEADERS = ("measured", "aim", "what")
@@ -32,13 +32,12 @@ def render() -> str:
 
 def _where(saved: Saved) -> str:
     toolkit: dict[str, Any] = saved.machine["toolkit"]
-    versions = toolkit["versions"]
-    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "numpy", "gymnasium", "numba"))
     commit = str(saved.commit.get("toolkit") or saved.commit.get("id"))[:10]
     cores = f"{toolkit['usable_cores']} shared {saved.machine['machine'].replace('_', '-')} cores"
     return (
         f"Measured on {saved.measured_at[:10]} at commit {code(commit)}, on {cores}, one thread per "
-        f"process, with Python {toolkit['python']}, {named}.{_busy(saved.cpu_in_use_before)}"
+        f"process, with Python {toolkit['python']}, {named_versions(toolkit['versions'])}."
+        f"{_busy(saved.cpu_in_use_before)}"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ import click
 
 import strategies
 from bench import stats
-from bench.tabulate import NO_DIFFERENCE, NOTHING, median_cell, notes, versus_cell, views
-from docs.generate.markdown import code, table
+from bench.tabulate import NO_DIFFERENCE, interval_cell, median_cell, notes, versus_cell, views
+from bench.wording import rate
+from docs.generate.markdown import code, named_versions, table
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "data" / "comparison.json"
@@ -78,12 +79,11 @@ SLOWER = (
 
 def where(found: Mapping[str, Any]) -> str:
     """Return which machine, versions and commit a table is of."""
-    machine, versions = found["machine"], found["versions"]
-    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "numpy", "gymnasium", "numba"))
+    machine = found["machine"]
     return (
         f"Measured at commit {code(found['commit'][:10])} on {machine['usable_cores']} shared cores "
         f"({machine['cpu']}, {machine['memory_mib'] / 1024:.0f} GiB of memory), with Python "
-        f"{machine['python']}, {named}."
+        f"{machine['python']}, {named_versions(found['versions'])}."
     )
 
 
@@ -113,7 +113,7 @@ def _slower(row: Row, base: Row, budget: str) -> Iterator[tuple[str, ...]]:
             code(row["strategy"]),
             code(base["strategy"]),
             said,
-            f"{_rounded(middle)} to {_rounded(base_middle)}",
+            " to ".join("never" if math.isinf(each) else rate(each) for each in (middle, base_middle)),
             _ratio(stats.compared(values, base_values)),
             budget,
         )
@@ -122,12 +122,6 @@ def _slower(row: Row, base: Row, budget: str) -> Iterator[tuple[str, ...]]:
 def _values(row: Row, name: str) -> list[float]:
     """Return a metric of each seed; what was never reached is infinitely late."""
     return [math.inf if value is None else value for value in row["metrics"][name]["values"]]
-
-
-def _rounded(value: float) -> str:
-    if math.isinf(value):
-        return "never"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(found: stats.Comparison) -> str:
@@ -177,30 +171,18 @@ def of_strategy(name: str) -> str:
     )
 
 
-def _with_interval(name: str, form: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        metric = row["metrics"][name]
-        if metric["median"] is None:
-            return NOTHING
-        ends = metric["interval"] or ()  # of a single value there is none
-        between = ", ".join(format(end, form) for end in ends)
-        return format(metric["median"], form) + (f" [{between}]" if between else "")
-
-    return cell
-
-
 def _solved(row: Row) -> str:
     return f"{row['solved']} of {row['completed']}"
 
 
 RESULTS = (
-    ("env steps/s", _with_interval("env_steps_per_second", ",.0f")),
+    ("env steps/s", interval_cell("env_steps_per_second", ",.0f")),
     ("to `single`", versus_cell("env_steps_per_second")),
-    ("updates/s", _with_interval("updates_per_second", ",.0f")),
+    ("updates/s", interval_cell("updates_per_second", ",.0f")),
     ("updates per env step", median_cell("replay_ratio", ".3g")),
     ("solved", _solved),
-    ("wall seconds to solve", _with_interval("wall_seconds_to_solve", ".1f")),
-    ("return of the final weights", _with_interval("final_return", ".1f")),
+    ("wall seconds to solve", interval_cell("wall_seconds_to_solve", ".1f")),
+    ("return of the final weights", interval_cell("final_return", ".1f")),
     ("fraction of writes lost", median_cell("lost_fraction", ".2g")),
     ("policy lag, 95th percentile, in updates", median_cell("policy_lag_p95", ",.0f")),
     ("gradient staleness, 95th percentile, in updates", median_cell("gradient_staleness_p95", ".0f")),

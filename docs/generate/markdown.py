@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from bench.machine import PACKAGES
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -20,6 +22,11 @@ def _cell(text: str) -> str:
 def code(value: Any) -> str:
     """Return a value as code, as a user would write it."""
     return f"`{shown(value)}`"
+
+
+def named_versions(versions: Mapping[str, Any]) -> str:
+    """Return the versions that a result depends on."""
+    return ", ".join(f"{name} {versions[name]}" for name in PACKAGES)
 
 
 def codes(values: Iterable[Any]) -> str:
