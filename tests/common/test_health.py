@@ -131,7 +131,7 @@ def test_a_head_times_a_hundred_raises_the_divergence_alarm_within_one_sample() 
 
 HEALTHY = {**dict.fromkeys(HEALTH, 1.0), "q_bound": 100.0, "env_steps": 0.0}
 BROKEN = {
-    "divergence": {"q_max": 151.0},
+    "divergence": {"q_max": 151.0, "q_mean": -101.0},
     "exploding gradient": {"grad_norm": alarms.EXPLODED_GRAD_NORM * 1.01},
     "dead units": {"dormant_fraction": 0.99},
     "no exploration left": {"action_entropy": 0.0},
@@ -151,6 +151,19 @@ def test_an_alarm_needs_three_samples_running_and_says_when_it_began(name: str) 
     (alarm,) = judge.alarms
     assert (alarm.name, alarm.at_env_steps) == (name, 4)
     assert alarm.meaning and "--" in alarm.remedy
+
+
+def test_a_few_states_far_above_the_bound_are_no_divergence_and_ten_times_it_is() -> None:
+    healthy = {**HEALTHY, "dormant_fraction": 0.2}
+    judge = AlarmJudge(None)
+    # A run of `single` that went on to solve the task: its largest estimate was twice the bound.
+    for largest, mean in ((157.7, 29.3), (207.0, 37.4), (182.7, 57.8), (999.0, 99.0)):
+        judge.judge({**healthy, "q_max": largest, "q_mean": mean})
+    assert judge.alarms == []
+    assert alarms.RULES[0].strain({**healthy, "q_max": 300.0, "q_mean": 50.0}) == pytest.approx(0.5)
+    assert alarms.RULES[0].strain({**healthy, "q_max": 165.0, "q_mean": 120.0}) == pytest.approx(1.1)
+    judge.judge({**healthy, "q_max": 1_001.0, "q_mean": 99.0})
+    assert [alarm.name for alarm in judge.alarms] == ["divergence"]
 
 
 def test_what_was_not_measured_raises_nothing() -> None:
