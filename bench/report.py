@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +72,9 @@ def write_report(folder: Path, output: Path | None = None) -> dict[str, Any]:
         raise ConfigError(
             f"the page {page} cannot be written ({error.strerror}); name another one with --output"
         ) from None
+    finally:
+        with contextlib.suppress(OSError):  # kept if anything is in it
+            figures_folder.rmdir()
     return {
         "page": str(page),
         "figures_folder": str(figures_folder),

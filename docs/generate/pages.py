@@ -15,6 +15,7 @@ from pathlib import Path
 
 import strategies
 from docs.generate import (
+    alarm_limits,
     benchmarks,
     cli,
     comparison,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "excerpt": excerpts.excerpt,
     "lessons": lesson.contents,
     "replay-ratio": replay_ratio.render,
+    "alarm-limits": alarm_limits.render,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,

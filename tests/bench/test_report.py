@@ -312,6 +312,19 @@ def test_a_run_that_stopped_before_it_collected_makes_a_page(tmp_path: Path) -> 
     assert "interrupted" in draw_everything(tmp_path)
 
 
+def test_a_report_that_is_interrupted_before_its_first_figure_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    write_run(tmp_path / "run", "apex", 0)
+    monkeypatch.setattr("bench.report.make_scopes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def paths_into(value: Any) -> list[list[Any]]:
     """Every place in nested objects and lists."""
     names = (
