@@ -196,7 +196,7 @@ def go_on(comparison: Any, kind: str, values: dict[str, Any]) -> int:
     """
     from bench.cli import reserved_stdout
     from bench.comparison_folder import sole_owner
-    from bench.machine import commit
+    from bench.machine import commit, differences, machine
     from bench.sequence import carry_out
 
     comparison.check()
@@ -208,6 +208,8 @@ def go_on(comparison: Any, kind: str, values: dict[str, Any]) -> int:
     say = (lambda line: None) if values["quiet"] else _say
     if comparison.commit != commit():
         say(f"it was started at commit {comparison.commit}, and goes on at {commit()}")
+    if other := differences(comparison.machine, machine()):
+        say(f"it was started on another machine, so its speeds will not compare: {other}")
     with reserved_stdout() as stdout, sole_owner(comparison.folder):
         finished = carry_out(comparison, say)
         text = _write_tables(comparison, values["json_only"])

@@ -114,7 +114,12 @@ def _barrier(run: Run, share: float) -> Finding:
         )
     verdict = f"the actors wait {share:.0%} of their time at the barrier while nobody learns"
     longer = f"{suggestions.double(run, 'chunk_steps')} or {suggestions.double(run, 'envs_per_worker')}"
-    return Finding("barrier", verdict, f"longer rounds: {longer}{suggestions.note_on_cores(run)}")
+    return Finding(
+        "barrier",
+        verdict,
+        f"longer rounds, over which slow steps even out: {longer}{suggestions.note_on_cores(run)}; or "
+        "a strategy without a barrier (--strategy apex)",
+    )
 
 
 def _learning(run: Run, verdict: str) -> Finding:

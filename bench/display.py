@@ -246,7 +246,8 @@ class LiveDisplay:
         table.add_row("speed", progress.speed)
         table.add_row("replay ratio", progress.ratio)
         train = progress.train_return
-        table.add_row("train return", "-" if train is None else f"{train:.1f} (last 100 episodes)")
+        about = "last 100 episodes, exploring"
+        table.add_row("train return", "-" if train is None else f"{train:.1f} ({about})")
         table.add_row("evaluation", evaluation_text(progress.last) if progress.last else "-")
         table.add_row("best", evaluation_text(progress.best) if progress.best else "-")
         table.add_row("Q", health_text(progress.health) if progress.health else "-")

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from common.config import spell
+
 PROJECT = "parallel-dqn-bench"
 PACKAGES = ("torch", "numpy", "gymnasium", "numba")
+SETS_THE_SPEED = ("cpu", "usable_cores")
 BUSY = 0.2  # of the machine in other hands
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,6 +35,16 @@ def machine() -> dict[str, Any]:
         "os": platform.platform(),
         "python": platform.python_version(),
     }
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Return in words what sets two machines apart in speed; None if nothing is known to."""
+    apart = [
+        f"{spell(name)} {there[name]} there, {here[name]} here"
+        for name in SETS_THE_SPEED
+        if there.get(name) != here.get(name) and there.get(name) is not None
+    ]
+    return "; ".join(apart) or None
 
 
 def usable_cores() -> int:

@@ -21,6 +21,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.answers import answers
 from bench.comparison import PEER
 from bench.machine import commit, machine, process_started_at, versions
 from bench.options import config_options, make_config
@@ -194,7 +195,7 @@ class PeerRun:
         every = self._config.evaluate_every_env_steps
         self._next_evaluation = (self._model.num_timesteps // every + 1) * every
         self._updates_at_evaluation = self._updates
-        number = len(self._record.evaluations)
+        number = self._record.num_evaluations
         returns = self._play(self._config.evaluation_episodes, number)
         evaluation = self._evaluation(returns, began)
         best = self._record.add(evaluation, np.zeros(0, dtype=np.float32))
@@ -278,6 +279,7 @@ def run(choices: Mapping[str, Any], output: Path, started: float) -> dict[str, A
         wall_seconds=time.perf_counter() - started,
     )
     summary = as_peer(make_summary(BASE, config, result, facts))
+    summary["answers"] = answers(summary)
     write_json(folder.path / "summary.json", finite(summary))
     return summary
 
@@ -294,6 +296,7 @@ def as_peer(summary: dict[str, Any]) -> dict[str, Any]:
         **summary,
         "strategy": PEER,
         "audit": {name: audit[name] for name in summary["audit"]},
+        "replay_ratio": {**summary["replay_ratio"], "target_copies": None},
         "experience": experience,
         "health": {**health, "alarms": []},
         "processes": processes,

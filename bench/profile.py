@@ -126,18 +126,16 @@ def profile(strategy: str, config: Config) -> dict[str, Any]:
     cores, others = usable_cores(), cpu_in_use()
     if too_busy(others):
         _say(f"other programs use {others:.0%} of this machine: all figures will be too low")
+    counts = sorted({*process_counts(cores), min(config.workers, cores)})
     ceilings: dict[str, Any] = {}
     for part in parts_of(strategy):
-        _say(f"{part} alone, with {' and '.join(map(str, process_counts(cores)))} processes")
-        rates = {
-            str(number): measure(strategy, config, part, number, seconds)
-            for number in process_counts(cores)
-        }
+        _say(f"{part} alone, with {' and '.join(map(str, counts))} processes")
+        rates = {str(number): measure(strategy, config, part, number, seconds) for number in counts}
         ceilings[part] = {"unit": PARTS[part][0], "by_processes": rates}
     _say(f"{strategy} itself, for {config.seconds:g} s")
     run = run_beside(strategy, config, ceilings)
     _say("the same work with one thread per process and with the libraries' own number")
-    threads = compare_threads(strategy, config, cores, seconds)
+    threads = [compare_threads(strategy, config, number, seconds) for number in sorted({1, cores})]
     _say("ways to step several environments")
     envs = compare_vector_envs(config.env_id, seconds)
     return {

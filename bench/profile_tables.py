@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from bench.devices import Devices, why_not
@@ -96,17 +96,18 @@ def _show_run(console: Any, run: Mapping[str, Any]) -> None:
     console.print(f"{verdict[0].upper()}{verdict[1:]}.\nTry {suggestion}.")
 
 
-def _show_threads(console: Any, threads: Mapping[str, Any]) -> None:
-    number = threads["processes"]
-    own = threads["update"]["threads_by_default"]
+def _show_threads(console: Any, counts: Sequence[Mapping[str, Any]]) -> None:
+    own = counts[-1]["update"]["threads_by_default"]
     table = _table(
-        f"\nthreads: {number} processes at a time", "", "", "1 thread each", f"{own} each", "ratio"
+        "\nthreads: one in each process, or as many as the libraries start",
+        *("", "processes", "", "1 thread each", f"{own} each", "ratio"),
     )
     units = {"acting": "env steps/s", "update": "updates/s"}
     for work, unit in units.items():
-        each = threads[work]
-        rates = (_number(each["one_thread"]), _number(each["default_threads"]))
-        table.add_row(ALONE[work], unit, *rates, f"{each['ratio']:.1f}")
+        for threads in counts:
+            each = threads[work]
+            rates = (_number(each["one_thread"]), _number(each["default_threads"]))
+            table.add_row(ALONE[work], str(threads["processes"]), unit, *rates, f"{each['ratio']:.1f}")
     console.print(table)
     console.print(
         f"Without a limit the numeric libraries start {own} threads in each process. Every process of "

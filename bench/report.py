@@ -97,6 +97,7 @@ class Scope(NamedTuple):
         key: names it in ids.
         title: the environment and the budget.
         groups: in teaching order.
+        cautions: what to know before they are compared.
         answers: per question, (group, answer) of each group.
         tables: the results.
         alarms: (group, run, its number in the summary, alarm) of all.
@@ -106,6 +107,7 @@ class Scope(NamedTuple):
     key: str
     title: str
     groups: Sequence[Any]
+    cautions: Sequence[str]
     answers: Sequence[tuple[str, Sequence[tuple[Any, Any]]]]
     tables: Sequence[Any]
     alarms: Sequence[tuple[Any, SavedRun, int, Mapping[str, Any]]]
@@ -115,6 +117,7 @@ class Scope(NamedTuple):
 def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
     """Yield what the page says of each environment and budget."""
     from bench.answers import QUESTIONS
+    from bench.cautions import ratio_caution
     from bench.group_answers import answers_of
     from bench.group_table import tables_for
     from bench.groups import alarms_of, make_groups
@@ -130,6 +133,7 @@ def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
             key=f"scope{number}",
             title=env_id + (f", {_budget_text(saved, budget)}" if budget else ""),
             groups=groups,
+            cautions=ratio_caution(_ratios(groups)),
             answers=[
                 (question, [(group, answers[i]) for group, answers in zip(groups, own, strict=True)])
                 for i, question in enumerate(QUESTIONS)
@@ -143,6 +147,11 @@ def make_scopes(saved: SavedRuns, figures_folder: Path) -> Iterator[Scope]:
             ],
             figures=list(draw_all(plans_for(groups, saved), figures_folder, prefix)),
         )
+
+
+def _ratios(groups: Sequence[Any]) -> dict[str, float]:
+    found = {group.label: group.spread("replay_ratio.achieved") for group in groups}
+    return {label: spread.median for label, spread in found.items() if spread is not None}
 
 
 def _budget_text(saved: SavedRuns, name: str) -> str:

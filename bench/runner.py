@@ -84,7 +84,7 @@ def run(
             with interrupts_until_heard(recorder):
                 result = _train(strategy.train, session, probe, recorder)
                 recorder.write_histograms(result)
-                facts = _facts(folder, recorder, threshold, started)
+                facts = _facts(folder, recorder, threshold, started, session.warmup_env_steps)
                 summary = make_summary(strategy_name, config, result, facts)
                 summary["resume"] = resume_block(resume, result)
                 folder.finish(summary)
@@ -95,7 +95,13 @@ def run(
     return summary
 
 
-def _facts(folder: RunFolder, recorder: Recorder, threshold: float | None, started: float) -> RunFacts:
+def _facts(
+    folder: RunFolder,
+    recorder: Recorder,
+    threshold: float | None,
+    started: float,
+    warmup_env_steps: int,
+) -> RunFacts:
     return RunFacts(
         run_id=folder.run_id,
         folder=folder.path,
@@ -106,6 +112,7 @@ def _facts(folder: RunFolder, recorder: Recorder, threshold: float | None, start
         versions=versions(),
         commit=commit(),
         wall_seconds=time.perf_counter() - started,
+        warmup_env_steps=warmup_env_steps,
     )
 
 

@@ -10,6 +10,7 @@ kappa = 0 it is Amdahl's law; with kappa > 0 there is a number of workers beyond
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import strategies
-from bench.stats import LEVEL
+from bench.stats import LEVEL, median
 from common.config import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FEWEST_COUNTS = 4  # three coefficients would go through three points whatever they are
 RESAMPLES = 1_000
+MOSTLY_SERIAL = " More than half of the work is serial: no number of workers makes it twice as fast."
 PREDICTED = (2, 4)  # times the largest number of workers that was measured
 
 Points = Mapping[int, Sequence[float]]  # throughput per seed, by number of workers
@@ -106,6 +108,11 @@ def _solve(points: Points) -> Coefficients:
     columns = np.stack([np.ones_like(workers), workers - 1, workers * (workers - 1)], axis=1)
     weight = throughput / workers  # of the inverse: so that errors are relative ones
     (inverse, *costs), _ = nnls(columns * weight[:, None], np.ones_like(workers))
+    if inverse == 0:
+        raise ConfigError(
+            "throughput falls faster than one over the number of workers, so one worker cannot be judged "
+            "and nothing is predicted; measure fewer workers, too"
+        )
     # A cost that is a billionth of the whole at the largest number is rounding, and no peak far away.
     costs = [cost if cost * columns[:, 2].max() > 1e-9 * inverse else 0.0 for cost in costs]
     return Coefficients(1 / inverse, costs[0] / inverse, costs[1] / inverse)
@@ -117,10 +124,11 @@ def _intervals(points: Points, seed: int) -> list[tuple[float, float] | None]:
         return [None, None, None]
     generator = np.random.default_rng(seed)
     arrays: dict[int, NDArray[Any]] = {n: np.asarray(values) for n, values in points.items()}
-    fits = [
-        _solve({n: generator.choice(values, len(values)) for n, values in arrays.items()})
-        for _ in range(RESAMPLES)
-    ]
+    fits = []
+    for _ in range(RESAMPLES):
+        drawn = {n: generator.choice(values, len(values)) for n, values in arrays.items()}
+        with contextlib.suppress(ConfigError):  # a draw that no law fits
+            fits.append(_solve(drawn))
     return [
         _interval(each.contention for each in fits),
         _interval(each.coherency for each in fits),
@@ -159,10 +167,11 @@ def _of_budget(budget: Mapping[str, Any], cores: int, others: int) -> dict[str, 
         if row["metrics"]["env_steps_per_second"]["values"]
     }
     found: dict[str, Any] = {"budget": budget["name"], "workers": sorted(points), "fit": None}
+    efficiency = _efficiency_lines(points)
     try:
         law = fit(points)
     except ConfigError as error:
-        return {**found, "predictions": [], "lines": [f"Scalability: {error}."]}
+        return {**found, "predictions": [], "lines": [*efficiency, f"Scalability: {error}."]}
     largest = max(points)
     predictions = {times * largest: law.coefficients.throughput(times * largest) for times in PREDICTED}
     return {
@@ -173,12 +182,23 @@ def _of_budget(budget: Mapping[str, Any], cores: int, others: int) -> dict[str, 
             for workers, value in predictions.items()
         ],
         "lines": [
+            *efficiency,
             _law_line(law, sorted(points)),
             _advice_line(law, largest),
             _prediction_line(law, predictions),
             *_oversubscription_lines(sorted(points), cores, others),
         ],
     }
+
+
+def _efficiency_lines(points: Mapping[int, Sequence[float]]) -> list[str]:
+    """Say what each number of workers makes of that many times the throughput of one."""
+    if 1 not in points:
+        return []
+    one = median(points[1])
+    shares = {count: median(values) / (count * one) for count, values in sorted(points.items())}
+    each = ", ".join(f"{count}: {share:.0%}" for count, share in shares.items())
+    return [f"Efficiency, env steps/s over as many times those of one worker: {each}."]
 
 
 def _law_line(law: Fit, counts: Sequence[int]) -> str:
@@ -188,7 +208,7 @@ def _law_line(law: Fit, counts: Sequence[int]) -> str:
         f"{coefficients.contention:.3g}{_brackets(law.contention_interval)}, coherency "
         f"{coefficients.coherency:.3g}{_brackets(law.coherency_interval)}; it misses a measured median "
         f"by {law.largest_error:.0%} at most."
-    )
+    ) + (MOSTLY_SERIAL if coefficients.contention > 0.5 else "")
 
 
 def _brackets(interval: tuple[float, float] | None) -> str:

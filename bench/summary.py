@@ -55,6 +55,7 @@ class RunFacts:
     machine: Mapping[str, Any]
     versions: Mapping[str, Any]
     commit: str | None
+    warmup_env_steps: int | None = None
 
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
@@ -75,8 +76,11 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         **_throughput(result),
         "replay_ratio": {
             "requested": None if is_derived else config.replay_ratio,
-            "achieved": _ratio(result.updates, max(0, result.env_steps - _warmup(strategy, config))),
+            "achieved": _ratio(
+                result.updates, max(0, result.env_steps - _warmup(strategy, config, facts))
+            ),
             "samples_per_insert": _ratio(consumed, result.total("stored")) if consumed else None,
+            "target_copies": _target_copies(strategy, result),
         },
         "returns": _returns(result, facts.threshold),
         "audit": _audit(config, result),
@@ -107,10 +111,18 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
     return clean
 
 
-def _warmup(strategy: str, config: Config) -> int:
-    """Return the env steps before the first update is owed."""
-    unused = strategies.traits_of(strategy).unused_options
-    return 0 if "warmup_env_steps" in unused else config.warmup_env_steps
+def _target_copies(strategy: str, result: RunResult) -> int | None:
+    """Return how often a target network was copied to; each process may have its own."""
+    if "target_update" in strategies.traits_of(strategy).unused_options:
+        return None
+    return max((role.counters.get("target_copies", 0) for role in result.roles), default=0)
+
+
+def _warmup(strategy: str, config: Config, facts: RunFacts) -> int:
+    """Return the env steps for which no update was owed."""
+    if "warmup_env_steps" in strategies.traits_of(strategy).unused_options:
+        return 0
+    return config.warmup_env_steps if facts.warmup_env_steps is None else facts.warmup_env_steps
 
 
 def _audit(config: Config, result: RunResult) -> dict[str, Any]:
@@ -320,9 +332,7 @@ def _processes(config: Config, result: RunResult, facts: RunFacts) -> dict[str, 
         "shared_mib": result.shared_mib,
         "supervisor_rss_mib": facts.supervisor_rss_mib,
         "evaluator_rss_mib": result.evaluator_rss_mib,
-        "cpu_seconds": {
-            name: _sum(role.cpu_seconds for role in roles) for name, roles in by_name.items()
-        },
+        "cpu_seconds": {name: _sum(map(_cpu_seconds, roles)) for name, roles in by_name.items()},
         "cpu_utilisation": _cpu_utilisation(result, facts),
     }
 
@@ -333,8 +343,14 @@ def _cpu_utilisation(result: RunResult, facts: RunFacts) -> float | None:
     While everybody is held for an evaluation, the clock stands still and so, nearly, does CPU time.
     """
     cores = min(len(result.roles), int(facts.machine.get("usable_cores", 1)))
-    spent = _sum(role.cpu_seconds for role in result.roles)
-    return None if spent is None else _ratio(spent, result.training_seconds * cores)
+    spent = _sum(map(_cpu_seconds, result.roles))
+    seconds = result.training_seconds - result.before.training_seconds
+    return None if spent is None else _ratio(spent, seconds * cores)
+
+
+def _cpu_seconds(role: RoleReport) -> float | None:
+    """Return what a process used in this part of the run; the one it took the place of told nobody."""
+    return None if role.restarts else role.cpu_seconds
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -86,13 +86,18 @@ FIELDS: dict[str, SummaryField] = {
     "replay_ratio.samples_per_insert": SummaryField(
         "draws", "How often the average stored transition was learned from."
     ),
+    "replay_ratio.target_copies": SummaryField(
+        "copies", "To the target network (of one process, where each has its own)."
+    ),
     "returns.eval_mean": SummaryField(
         "return", "Mean of the final evaluation, or of the last one if there was no final one."
     ),
     "returns.eval_std": SummaryField("return", "Its standard deviation over episodes."),
     "returns.eval_episodes": SummaryField("episodes", "How many it played."),
     "returns.train_last_100_mean": SummaryField(
-        "return", "Mean of the last 100 training episodes, exploration included."
+        "return",
+        "Mean of the last 100 training episodes, exploring: at --epsilon-end once it has decayed; in "
+        "apex over lanes with 0.4 down to less than 0.001.",
     ),
     "returns.threshold": SummaryField("return", "The mean at which the environment counts as solved."),
     "returns.solved_at_seconds": SummaryField(

@@ -53,7 +53,8 @@ def _memory_mib(summary: Summary) -> float | None:
         return None
     kinds = [name.rpartition("-")[0] for name in summary["time"]["processes"]]
     total = sum(mib * max(1, kinds.count(role)) for role, mib in peaks.items())
-    return float(total + processes["shared_mib"] + (processes["supervisor_rss_mib"] or 0.0))
+    others = [processes[name] or 0.0 for name in ("supervisor_rss_mib", "evaluator_rss_mib")]
+    return float(total + processes["shared_mib"] + sum(others))
 
 
 def _until_solved(field: str) -> Callable[[Summary], float | None]:

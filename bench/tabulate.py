@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.cautions import ratio_caution
 from bench.comparison import value_text
 from bench.summary import finite, write_json
 from bench.table import METRICS
@@ -155,6 +156,7 @@ def notes(table: Mapping[str, Any]) -> list[str]:
             f"Ratios are to {table['baseline']}. {NO_DIFFERENCE.capitalize()}: the two intervals of "
             f"the median overlap, or a permutation test gives p > {1 - level:.2g}."
         )
+    lines += ratio_caution(_ratios(table))
     if seeds < 4 and table["baseline"] is not None:
         lines.append("From fewer than four seeds no difference can be shown.")
     missing = [row for budget in table["budgets"] for row in budget["rows"]]
@@ -162,7 +164,40 @@ def notes(table: Mapping[str, Any]) -> list[str]:
     if left:
         lines.append(f"{left} runs are not complete: the table is of the others.")
     lines += [f"Failed: {failed['run']}: {failed['error']}" for failed in table["failed"]]
-    return [*lines, *scalability_lines(table)]
+    return [*lines, *_unstable(table), *scalability_lines(table)]
+
+
+def _ratios(table: Mapping[str, Any]) -> dict[str, float]:
+    """Return the median replay ratio of every row in which it was not what was varied."""
+    budgets = table["budgets"]
+    return {
+        ", ".join([*_key_cells(row), *([budget["name"]] if len(budgets) > 1 else [])]): ratio
+        for budget in budgets
+        for row in budget["rows"]
+        if (ratio := row["metrics"]["replay_ratio"]["median"]) is not None
+        and "replay_ratio" not in (row["param"] or {})
+    }
+
+
+def _unstable(table: Mapping[str, Any]) -> list[str]:
+    """Say in a sweep over workers from how many on it no longer solves what fewer solve."""
+    lines = []
+    for budget in table["budgets"]:
+        rows = [row for row in budget["rows"] if list(row["param"] or {}) == ["workers"]]
+        solved = {row["param"]["workers"]: _share_solved(row) for row in rows if row["completed"]}
+        fewest = min((number for number, share in solved.items() if share >= 0.5), default=math.inf)
+        failing = [number for number, share in solved.items() if share < 0.5 and number > fewest]
+        if failing:
+            lines.append(
+                f"Unstable under {budget['name']}: with {min(failing)} workers fewer than half of the "
+                f"seeds solved, with {fewest} at least half."
+            )
+    return lines
+
+
+def _share_solved(row: Row) -> float:
+    values = row["metrics"]["wall_seconds_to_solve"]["values"]
+    return sum(value is not None and math.isfinite(value) for value in values) / row["completed"]
 
 
 def scalability_lines(table: Mapping[str, Any]) -> list[str]:

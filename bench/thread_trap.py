@@ -1,8 +1,8 @@
-"""Thread oversubscription, measured: as many processes as cores, each with a thread or with many.
+"""Thread oversubscription, measured: one process, and one per core, each with a thread or with many.
 
-A numeric library starts a thread per core unless it is told otherwise. In one process that may help; in
-as many processes as there are cores, cores x cores threads wait for each other inside every small
-matrix product.
+A numeric library starts a thread per core unless it is told otherwise. In one process that helps where
+matrices are large; in as many processes as there are cores, cores x cores threads wait for each other
+inside every small matrix product.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compare_threads(
     Args:
         strategy: whose update.
         config: its choices.
-        num_processes: at a time, 8 at the most; as many as cores is what a user would start.
+        num_processes: at a time, 8 at the most; one alone, or as many as cores as a user would start.
         seconds: of each measurement.
     """
     num_processes = min(num_processes, MOST_PROCESSES)

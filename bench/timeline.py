@@ -27,8 +27,8 @@ WINDOW_NS = 100_000_000
 MIN_SPANS, MAX_SPANS = 10, 5_000
 JOIN_NS = 20_000  # one wait is many short sleeps: what is closer than this is one
 
-# A process is held while an evaluation goes on. No window is cut there: nobody works.
-HOLD = "evaluation"
+# A process is held while an evaluation or a checkpoint goes on. No window is cut there: nobody works.
+HOLDS = ("evaluation", "checkpoint")
 READ, WRITE = "pull", "publish"
 
 UNDONE, OVERLAP = "undone", "overlap"
@@ -97,7 +97,8 @@ def common_window(rings: Sequence[IntArray]) -> tuple[int, int] | None:
     its turn. At most 5,000 spans. Where the rings have no moment in common (a process ended long
     before the others), the last moments of the one that ended last.
     """
-    working = [ring[ring[:, 2] != ACTIVITIES.index(HOLD)] for ring in rings]
+    held = [ACTIVITIES.index(name) for name in HOLDS]
+    working = [ring[~np.isin(ring[:, 2], held)] for ring in rings]
     working = [ring for ring in working if len(ring)]
     if not working:
         return None

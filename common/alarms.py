@@ -21,6 +21,7 @@ EXPLODED_GRAD_NORM = 10_000.0
 DEAD_UNITS_FRACTION = 0.9
 EXPLORATION_ENTROPY = 0.004
 STALE_AFTER_UPDATES = 100
+TARGET_AFTER_UPDATES = 100
 COLLAPSED_SHARE = 0.5
 COLLAPSED_IN_A_ROW = 2
 
@@ -200,6 +201,18 @@ class AlarmJudge:
                 env_steps,
                 f"the first weights still act in worker {', '.join(never)}",
                 "see whether it steps at all (a slow environment, --straggler); lower --chunk-steps",
+            )
+
+    def judge_target(self, copies: int, updates: int, env_steps: int) -> None:
+        """Take in, at the end of a run with a target network, how often it was copied to."""
+        if copies == 0 and updates >= TARGET_AFTER_UPDATES:
+            self._raise(
+                "target never copied",
+                float(updates),
+                float(TARGET_AFTER_UPDATES),
+                env_steps,
+                "every target of the run was computed with the first weights",
+                "lower --target-update below the number of updates, or train longer",
             )
 
     def not_finite(self, reason: str, env_steps: int) -> None:

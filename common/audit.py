@@ -172,11 +172,6 @@ class SharedMaster:
         words = self.words[worker]
         words[ABANDONED] = words[STARTED] - words[FINISHED]
 
-    @property
-    def updates_by_worker(self) -> IntArray:
-        """Updates finished by each writer, ``[num_workers]``; goes on counting."""
-        return self.words[:, FINISHED]
-
     def vector(self) -> FloatArray:
         """Return the weights ``[P]`` as float32. Whole only while nobody writes."""
         return self.weights[: self.num_parameters].astype(np.float32)
@@ -216,6 +211,11 @@ class MasterWriter:
         self.delta = np.zeros(size)
         if self._audit:
             self.delta[self._num_parameters + worker] = TAG
+
+    @property
+    def updates_issued(self) -> int:
+        """Updates finished by all writers."""
+        return int(self._words[FINISHED]) + sum([int(words[FINISHED]) for words in self._others])
 
     def state(self) -> State:
         """Return what rounding has left so far, of which the master knows nothing."""

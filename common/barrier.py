@@ -36,11 +36,6 @@ class RoundBarrier:
             }
         )
 
-    @property
-    def num_bytes(self) -> int:
-        """Shared memory used."""
-        return self._words.num_bytes
-
     def begin(self, round_number: int, env_steps: int) -> None:
         """Start a round for all workers. Only the learner calls it.
 
@@ -103,7 +98,7 @@ class RoundBarrier:
         memory_fence()
         return everybody
 
-    @property
-    def unpublished_env_steps(self) -> int:
-        """Env steps that the workers had made and not yet published when they arrived."""
-        return int(self._words["arrived"][:, ENV_STEPS].sum())
+    def unpublished_env_steps(self, gone: Sequence[bool] = ()) -> int:
+        """Return the env steps made and not yet published on arrival; those of the gone never are."""
+        env_steps = self._words["arrived"][:, ENV_STEPS].tolist()
+        return sum(0 if gone and gone[worker] else made for worker, made in enumerate(env_steps))

@@ -241,7 +241,7 @@ class Children:
         # Who hangs while it starts would hang again.
         is_lost = child.has_hung_at_start or child.report.restarts >= self._config.max_restarts
         if self._watcher.is_stopping and child.role.can_restart:
-            child.is_finished = True
+            self._expect_no_more(child)
             self._watcher.died(death, "not needed any more")
         elif child.role.can_restart and not is_lost:
             child.report.restarts += 1
@@ -249,8 +249,13 @@ class Children:
             self._watcher.died(death, again, is_replaced=True)
             self._spawn(child)
         else:
-            child.is_finished = True
+            self._expect_no_more(child)
             self._give_up(child, death)
+
+    def _expect_no_more(self, child: Child) -> None:
+        """Tell those who would wait for it that it is gone for good."""
+        child.is_finished = True
+        self._telemetry.set_word(child.number, "gone", 1)
 
     def _give_up(self, child: Child, death: Death) -> None:
         """Go on without a worker that cannot be replaced any more, or end the run.
@@ -258,7 +263,6 @@ class Children:
         An exception that comes again and again is a fault that going on would hide. A signal, an exit
         or a hang can be the machine's: with fewer workers it may have enough for the others.
         """
-        self._telemetry.set_word(child.number, "gone", 1)
         workers = [each for each in self.all if each.role.can_restart]
         left = sum(not each.is_finished for each in workers)
         said = f"failed:\n{death.reason}" if child.has_raised else death.reason
@@ -277,7 +281,7 @@ class Children:
         if child.process is not None:
             child.process.kill()
             has_ended(child.process, LAST_WORDS_SECONDS)
-        child.is_finished = True
+        self._expect_no_more(child)
 
     def close(self, child: Child) -> None:
         """Give back what the supervisor holds of a process that has ended."""

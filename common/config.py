@@ -1,8 +1,8 @@
 """Every choice of a run, frozen, and checked before any process starts.
 
 A value comes from the first of these that names it: the user, the strategy's preset for the
-environment, the environment's preset here, the default. Intervals carry their unit in their name;
-env steps are summed over all environments of all workers.
+environment, the environment's preset here, the default. What an interval counts stands in its name or
+in its help; env steps are summed over all environments of all workers.
 """
 
 from __future__ import annotations
@@ -189,6 +189,11 @@ class Config:
                 f"device {self.device!r} is not allowed where all workers write the same weights: "
                 "lock-free writes need shared CPU memory and do not carry over to an accelerator's, so "
                 "it must be cpu"
+            )
+        if self.target_update > 1 and self.target_update != int(self.target_update):
+            raise ConfigError(
+                f"target update {self.target_update:g} is between two kinds; give a whole number of "
+                "updates between hard copies, or a Polyak rate below 1"
             )
         if self.replay_capacity < self.batch_size:
             raise ConfigError(

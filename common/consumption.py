@@ -136,14 +136,14 @@ class Consumption:
         self._slots_per_lane = num_rows // 2 + 2
         slots = num_workers * num_lanes * self._slots_per_lane
         self._slot_of_place = np.zeros(places, dtype=np.int32)
-        self._draws_of_place = np.zeros(places, dtype=np.int32)
+        self._draws_of_place = np.zeros(places, dtype=np.int64)
         self._length_of_slot = np.zeros(slots, dtype=np.int64)
-        self._draws_of_slot = np.zeros(slots, dtype=np.int32)
+        self._draws_of_slot = np.zeros(slots, dtype=np.int64)  # an episode may never end
         self._drawn_by_worker = np.zeros(num_workers, dtype=np.int64)
         self._taken_in = np.zeros((num_workers * num_rows, len(Moment._fields)), dtype=np.int64)
         self._lanes = [_Lanes(*np.zeros((3, num_lanes), dtype=np.int64)) for _ in range(num_workers)]
         # numpy adds at places ten times as fast when what is added has the counts' own type.
-        self._ones = np.ones(0, dtype=np.int32)
+        self._ones = np.ones(0, dtype=np.int64)
         self._clock = UpdateClock()
         self._num_batches = 0
         probe.at_end(self.flush)
@@ -229,7 +229,7 @@ class Consumption:
             Whether this is one of the batches of which more is recorded.
         """
         if len(self._ones) != len(place):
-            self._ones = np.ones(len(place), dtype=np.int32)
+            self._ones = np.ones(len(place), dtype=np.int64)
         np.add.at(self._draws_of_place, place, self._ones)
         np.add.at(self._draws_of_slot, self._slot_of_place[place], self._ones)
         moment = self._probe.moment()
@@ -258,7 +258,7 @@ class Consumption:
                 so_far = lanes.env_steps[lane] - lanes.env_steps_before_episode[lane]
                 self._length_of_slot[current] = so_far
         kept = np.flatnonzero(self._length_of_slot)
-        length, draws = self._length_of_slot[kept], self._draws_of_slot[kept].astype(np.int64)
+        length, draws = self._length_of_slot[kept], self._draws_of_slot[kept]
         self._probe.count_episode_lengths("taken_in", length, length)
         self._probe.count_episode_lengths("consumed", length, draws)
         drawn = self._drawn_by_worker + self._draws_of_slot.reshape(len(self._lanes), -1).sum(axis=1)

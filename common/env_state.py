@@ -20,6 +20,7 @@ from common.types import BoolArray, IntArray
 
 # Native vector environments by class, and the arrays that are all they know, beside their generator.
 NATIVE_ARRAYS = {"CartPoleVectorEnv": ("state", "steps", "prev_done")}
+MOST_ACTIONS = 1_000_000  # of one episode: 8 MB, and seconds to play again
 
 
 class Keeper(Protocol):
@@ -87,6 +88,9 @@ class NativeKeeper:
 class EpisodeKeeper:
     """Remembers how each lane's running episode began and what was done in it.
 
+    An episode that goes on for ever would be remembered for ever, and a resumed run would play all of
+    it again. Beyond ``MOST_ACTIONS`` it is not remembered, and cut where a run is resumed.
+
     Args:
         env: single environments, stepped one after the other.
         seeds: of their first episodes.
@@ -97,18 +101,19 @@ class EpisodeKeeper:
         # The generator's state when the episode began; None for the first one, which the seed began.
         self._began: list[State | None] = [None for _ in seeds]
         self._actions = [array("q") for _ in seeds]
+        self._is_whole = [True for _ in seeds]
 
     def note(self, action: IntArray, ended: BoolArray) -> None:
         """Remember an action, or how the episode that begins now begins."""
         if ended.any():
-            for lane in np.flatnonzero(ended):
+            for lane in np.flatnonzero(ended).tolist():
                 self._began[lane] = _generator_state(self._env.envs[lane])
-                self._actions[lane] = array("q")
-        for actions, taken, has_ended in zip(
-            self._actions, action.tolist(), ended.tolist(), strict=True
-        ):
-            if not has_ended:
-                actions.append(taken)
+                self._actions[lane], self._is_whole[lane] = array("q"), True
+        for lane, (taken, has_ended) in enumerate(zip(action.tolist(), ended.tolist(), strict=True)):
+            if not has_ended and self._is_whole[lane]:
+                self._actions[lane].append(taken)
+                if len(self._actions[lane]) > MOST_ACTIONS:
+                    self._actions[lane], self._is_whole[lane] = array("q"), False
 
     def state(self) -> State:
         """Return the episodes so far, with the generators as they are now to compare with."""
@@ -116,6 +121,7 @@ class EpisodeKeeper:
             "seeds": self._seeds,
             "began": self._began,
             "actions": [np.array(actions, dtype=np.int64) for actions in self._actions],
+            "is_whole": self._is_whole,
             "now": [_generator_state(env) for env in self._env.envs],
         }
 
@@ -125,6 +131,8 @@ class EpisodeKeeper:
         self._env.reset(seed=list(self._seeds))
         same = np.zeros(len(self._seeds), dtype=bool)
         for lane, seed in enumerate(self._seeds):
+            if not state["is_whole"][lane]:
+                continue
             self._began[lane] = state["began"][lane]
             self._actions[lane] = array("q", state["actions"][lane].tolist())
             try:

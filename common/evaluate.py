@@ -163,6 +163,11 @@ class Thinner:
     def __init__(self) -> None:
         self._number, self._every = 0, 1
 
+    @property
+    def number(self) -> int:
+        """How many there were, kept or not."""
+        return self._number
+
     def state(self) -> State:
         """Return how far it is."""
         return {"number": self._number, "every": self._every}
@@ -226,6 +231,11 @@ class EvaluationRecord:
             return False
         self.best_mean, self.best_weights = evaluation.mean, weights.copy()
         return True
+
+    @property
+    def num_evaluations(self) -> int:
+        """How many there were. Each plays other episodes; not all are kept."""
+        return self._thinner.number
 
     @property
     def wants_confirmation(self) -> bool:

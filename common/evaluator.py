@@ -147,13 +147,13 @@ class Evaluator:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, there = context.Pipe()
-        arguments = (there, self._config, self._spec, self._estimates, self._shared)
-        process = context.Process(target=serve, args=arguments, name="evaluator-0", daemon=True)
         try:
+            self._connection, there = context.Pipe()
+            arguments = (there, self._config, self._spec, self._estimates, self._shared)
+            process = context.Process(target=serve, args=arguments, name="evaluator-0", daemon=True)
             with there, interrupts_blocked():
                 process.start()
-        except OSError as error:
+        except OSError as error:  # no more processes, open files or memory
             raise _DiedError(f"could not be started: {error.strerror or error}") from None
         self._process = process
 

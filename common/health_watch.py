@@ -72,6 +72,13 @@ class HealthWatch:
         self.judge.judge_actors(versions, total("updates"), total("env_steps"))
         self.tell()
 
+    def ended(self) -> None:
+        """Judge what only a whole run can show."""
+        total = self._telemetry.total
+        if total("has_target"):
+            self.judge.judge_target(total("target_copies"), total("updates"), total("env_steps"))
+        self.tell()
+
     def evaluated(self, evaluation: Evaluation, has_solved: bool) -> None:
         """Take in an evaluation."""
         self.judge.judge_evaluation(evaluation, has_solved)

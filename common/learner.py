@@ -61,7 +61,10 @@ class Learner:
         writer: this process's way to the master; None keeps the weights private and unaudited.
         optimizer: ``adam`` or ``rmsprop``.
         shared_state: the optimizer's state, if other processes step it too.
-        probe: where the network's health is reported; None measures none.
+        probe: where the network's health and the target's copies are reported; None reports neither.
+
+    Attributes:
+        weights_version: updates that were in the master when the private network last read it.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Learner:
         self._config = config
         self._spec = spec
         self._writer = writer
+        self.weights_version = 0
         self.device = learner_device(config.device)
         self.vector = weights.copy()
         self._online = DeviceVector(self.vector, self.device)
@@ -89,7 +93,8 @@ class Learner:
         self.optimizer = make_optimizer(config, self.network, optimizer, shared_state)
         self._shares_optimizer = shared_state is not None
         self.num_updates = 0
-        self.num_target_copies = 0
+        self._probe = probe
+        self._count_target_copies(0)
         self._health: HealthMonitor | None = None
         if probe is not None and config.instruments:
             self._health = HealthMonitor(config, spec, probe)
@@ -120,7 +125,7 @@ class Learner:
         fill(self.target_vector, state["target"], "target")
         self._target_side.upload()
         self.num_updates = state["num_updates"]
-        self.num_target_copies = state["num_target_copies"]
+        self._count_target_copies(state["num_target_copies"])
         if state["optimizer"] is not None:
             load_optimizer_state(self.optimizer, state["optimizer"])
         for part, saved in ((self._writer, state["writer"]), (self._health, state["health"])):
@@ -147,6 +152,7 @@ class Learner:
     def read(self) -> None:
         """Copy the master's weights into the private network."""
         if self._writer is not None:
+            self.weights_version = self._writer.updates_issued
             self._writer.read_into(self.vector)
         self._online.upload()
 
@@ -277,7 +283,7 @@ class Learner:
         self.move_target()
         period = self._config.target_update
         if period >= 1 and self.num_updates % int(period) == 0:
-            self._copy_to_target()
+            self._copy_to_target(self.num_target_copies + 1)
 
     def move_target(self) -> None:
         """Move the target network towards the weights, if ``target_update`` is a Polyak rate."""
@@ -285,7 +291,7 @@ class Learner:
         if rate < 1:
             self.target_vector += np.float32(rate) * (self.vector - self.target_vector)
             self._target_side.upload()
-            self.num_target_copies += 1
+            self._count_target_copies(self.num_target_copies + 1)
 
     def copy_target_at(self, env_steps: int) -> None:
         """Copy the weights to the target network if ``env_steps`` over all workers passed a threshold.
@@ -298,15 +304,20 @@ class Learner:
             return
         copies = int(self._config.owed_updates(env_steps) // int(period))
         if copies > self.num_target_copies:
-            self._copy_to_target()
-            self.num_target_copies = copies
+            self._copy_to_target(copies)
 
     def pull_target(self, target: SharedWeights) -> None:
         """Copy a target network that is shared, if there is a newer one."""
-        self.num_target_copies = target.pull(self.target_vector, self.num_target_copies)
+        self._count_target_copies(target.pull(self.target_vector, self.num_target_copies))
         self._target_side.upload()
 
-    def _copy_to_target(self) -> None:
+    def _copy_to_target(self, number: int) -> None:
         np.copyto(self.target_vector, self.vector)
         self._target_side.upload()
-        self.num_target_copies += 1
+        self._count_target_copies(number)
+
+    def _count_target_copies(self, number: int) -> None:
+        self.num_target_copies = number
+        if self._probe is not None:
+            self._probe.set("has_target", 1)
+            self._probe.set("target_copies", number)

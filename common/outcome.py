@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.audit import AuditReader
 from common.evaluate import EvaluationRecord
 from common.experience import ExperienceBuffer
+from common.processes import Role
+from common.saving import shared_parts
 from common.telemetry import ACTIVITIES, COUNTERS, HISTOGRAMS, LENGTHS, WORD, Telemetry
 from common.types import Evaluation, RoleReport, RunResult
 
@@ -22,6 +25,7 @@ def make_result(
     telemetry: Telemetry,
     shared: Shared,
     buffer: ExperienceBuffer | None,
+    roles: Sequence[Role],
     record: EvaluationRecord,
     final: Evaluation | None,
     reports: list[RoleReport],
@@ -36,6 +40,7 @@ def make_result(
         telemetry: the counters.
         shared: the weights.
         buffer: the experience buffer, if there is one.
+        roles: what was started, with what it was given.
         record: the evaluations.
         final: the last one, of the final weights.
         reports: one per process; counters are filled in here.
@@ -57,7 +62,7 @@ def make_result(
         solved_at=record.solved_at,
         final_evaluation=final,
         train_returns=telemetry.last_returns(TRAIN_RETURNS),
-        shared_mib=shared_mib(telemetry, shared, buffer),
+        shared_mib=shared_mib(telemetry, roles),
         in_flight_at_end=in_flight(telemetry, buffer),
         roles=fill_in(telemetry, reports),
         audit=audited,
@@ -112,10 +117,10 @@ def _end_ns(words: Any) -> int:
     return int(max(words[WORD["finished_ns"]], words[WORD["heartbeat_ns"]]))
 
 
-def shared_mib(telemetry: Telemetry, shared: Shared, buffer: ExperienceBuffer | None) -> float:
-    """Return the size of what all processes share."""
-    parts: list[Any] = [telemetry.arrays, shared.weights, shared.master, shared.optimizer_state, buffer]
-    return float(sum(part.num_bytes for part in parts if part is not None)) / 2**20
+def shared_mib(telemetry: Telemetry, roles: Sequence[Role]) -> float:
+    """Return the size of what the processes share."""
+    parts = [telemetry.arrays, *shared_parts(roles).values()]
+    return sum(part.num_bytes for part in parts) / 2**20
 
 
 def in_flight(telemetry: Telemetry, buffer: ExperienceBuffer | None) -> int:

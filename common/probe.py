@@ -172,12 +172,15 @@ class Probe:
         """Save this process's part of a checkpoint, and stand still until all have saved theirs."""
         number = self._control[self._save_word]
         assert self._saves is not None
+        began_ns = time.perf_counter_ns()
         if self._control[SAVES_DONE] < number:  # else this process was too late, and it is over
             self._words[WORD["save_failed"]] = self._saves.save(number)
         memory_fence()
         self._words[SAVED] = number
         self._hold_while(
-            lambda: self._control[SAVES_DONE] < number and not self._control[STOP], "checkpoint"
+            lambda: self._control[SAVES_DONE] < number and not self._control[STOP],
+            "checkpoint",
+            began_ns,
         )
 
     def _wait_to_leave(self) -> None:
@@ -365,8 +368,9 @@ class Probe:
         self.set("finished_ns", time.perf_counter_ns())
 
     def count_update(self) -> None:
-        """Count one optimizer step; the first one opens the steady window."""
+        """Count one optimizer step, a sign of life; the first one opens the steady window."""
         words = self._words
+        words[HEARTBEAT] = time.perf_counter_ns()
         if words[WORD["first_update_ns"]] == 0:
             words[WORD["env_steps_at_first_update"]] = self.env_steps
             words[WORD["held_ns_at_first_update"]] = words[WORD["held_ns"]]
@@ -435,8 +439,10 @@ class Probe:
         if self._control[EVALUATIONS_DONE] < request:
             self._next_evaluation, self._updates_at_evaluation = before
 
-    def _hold_while(self, condition: Any, activity: str = "evaluation") -> None:
-        started = time.perf_counter_ns()
+    def _hold_while(
+        self, condition: Any, activity: str = "evaluation", began_ns: int | None = None
+    ) -> None:
+        started = time.perf_counter_ns() if began_ns is None else began_ns
         self._words[WORD["is_held"]] = 1
         while condition():
             self._words[HEARTBEAT] = time.perf_counter_ns()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,11 +98,14 @@ class SharedArrays:
 
 
 def free_bytes() -> int:
-    """Return how much can still be shared: free memory, and free ``/dev/shm`` where there is one."""
+    """Return how much can still be shared: free memory, and room for the file that holds it."""
     free: int = psutil.virtual_memory().available
-    if sys.platform.startswith("linux") and Path("/dev/shm").is_dir():
-        free = min(free, shutil.disk_usage("/dev/shm").free)
-    return free
+    if sys.platform == "win32":
+        return free
+    # Where multiprocessing makes it: in /dev/shm on Linux if there is one, else among temporary files.
+    has_shm = sys.platform.startswith("linux") and Path("/dev/shm").is_dir()
+    folder = "/dev/shm" if has_shm else tempfile.gettempdir()
+    return min(free, shutil.disk_usage(folder).free)
 
 
 def _require_room(num_bytes: int) -> None:
@@ -110,7 +114,8 @@ def _require_room(num_bytes: int) -> None:
     if num_bytes > free:
         raise ConfigError(
             f"the run needs {num_bytes / 2**20:.0f} MiB of shared memory and {free / 2**20:.0f} MiB "
-            "are free (memory, and /dev/shm in a container); ask for a smaller replay capacity"
+            "are free (memory, and /dev/shm in a container); ask for a smaller replay capacity: "
+            f"{0.9 * free / num_bytes:.0%} of this one would fit"
         )
 
 

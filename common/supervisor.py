@@ -38,6 +38,7 @@ from common.processes import Role, random_stream
 from common.saved_run import SavedRun
 from common.saving import Checkpointer
 from common.shared_memory import require_room_for_processes
+from common.standstill import StandstillWatch
 from common.state_files import State, StateError
 from common.telemetry import WORD, Telemetry
 from common.types import Death, Evaluation, FloatArray, RunResult
@@ -155,6 +156,8 @@ class _Supervisor:
         self._restore()
         books = functools.partial(settle, self._telemetry, shared, buffer)
         self._children = Children(config, roles, self._telemetry, books, self, self._saver.role_state)
+        names = [child.name for child in self._children.all]
+        self._standstill = StandstillWatch(self._telemetry, names, 2 * config.worker_timeout)
         self._evaluator = Evaluator(config, shared.spec, shared.estimates, self._evaluator_died)
         self._evaluator_rss_mib = 0.0
         self._interrupts = 0
@@ -312,19 +315,28 @@ class _Supervisor:
             self._stop_deadline = 0.0
         config = self._config
         if config.seconds is not None and self._training_seconds() >= config.seconds:
-            self._stop("completed", STOP_TIMEOUT_SECONDS)
+            self._stop("completed", self._patience_seconds)
         # The roles leave by themselves at the last env step; this bounds how long they may take.
         if self._telemetry.total("env_steps") >= config.steps:
-            self._stop("completed", STOP_TIMEOUT_SECONDS)
+            self._stop("completed", self._patience_seconds)
         if time.perf_counter() > self._stop_deadline:
             self._kill_late()
 
+    @property
+    def _patience_seconds(self) -> float:
+        """How long the end may take: whoever may be silent for longer may take as long to leave."""
+        return max(STOP_TIMEOUT_SECONDS, self._config.worker_timeout)
+
     def _kill_late(self) -> None:
         for child in self._children.all:
-            if not child.is_finished:
-                self._children.kill(child)
-                if self._stop_reason == "completed":
-                    self.fail(f"{child.name} did not stop in time and was killed")
+            if child.is_finished:
+                continue
+            if self._stop_reason == "completed" and child.role.can_restart:
+                child.reason = "did not stop in time and was killed"  # and buried at the next look
+                continue
+            self._children.kill(child)
+            if self._stop_reason == "completed":
+                self.fail(f"{child.name} did not stop in time and was killed")
 
     def _training_seconds(self) -> float:
         words = self._telemetry.arrays["words"][:, WORD["started_ns"]]
@@ -377,7 +389,7 @@ class _Supervisor:
 
     def _evaluate(self, training_seconds: float) -> bool:
         vector = self._shared.latest()
-        number = len(self._record.evaluations)
+        number = self._record.num_evaluations
         returns = self._play(vector, self._config.evaluation_episodes, number)
         if returns is None:
             return False
@@ -389,7 +401,7 @@ class _Supervisor:
             return True
         returns = self._play(vector, FINAL_EPISODES, number, confirm=1)
         if returns is not None and self._record.confirm(returns) and self._config.until_solved:
-            self._stop("completed", STOP_TIMEOUT_SECONDS)
+            self._stop("completed", self._patience_seconds)
         return True
 
     def _play(
@@ -422,6 +434,7 @@ class _Supervisor:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._audit.sample_if_due()
+            self._end_if_nobody_works(now)
             self._health.not_saved(self._saver.report, self._telemetry.total("env_steps"))
             self._health.look(self._training_seconds())
             self._probe.observer.on_tick(
@@ -430,6 +443,11 @@ class _Supervisor:
                 self._training_seconds(),
                 self._telemetry.last_returns(TRAIN_RETURNS),
             )
+
+    def _end_if_nobody_works(self, now: float) -> None:
+        found = self._standstill.look(now)
+        if found is not None and self._stop_reason is None:
+            self.fail(f"the run stands still: {found}")
 
     def _collect(self) -> RunResult:
         vector = self._shared.latest()
@@ -443,12 +461,14 @@ class _Supervisor:
         if self._probe.final_evaluation and final is None and status == "completed":
             status = "interrupted"
         self._health.look(windows(self._telemetry, self._held_seconds)["training_seconds"])
+        self._health.ended()
         result = make_result(
             status,
             self._error,
             self._telemetry,
             self._shared,
             self._buffer,
+            [child.role for child in self._children.all],
             self._record,
             final,
             self._children.reports,
@@ -506,7 +526,11 @@ def private_mib(pid: int) -> float:
             lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
             kib = sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssFile"))
             return kib / 1024
-        unique: int = psutil.Process(pid).memory_full_info().uss
+        process = psutil.Process(pid)
+        try:
+            unique: int = process.memory_full_info().uss
+        except psutil.AccessDenied:  # macOS tells it of other processes to root alone
+            unique = process.memory_info().rss
         return unique / 2**20
     except (OSError, KeyError, ValueError, psutil.Error):
         return 0.0

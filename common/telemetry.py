@@ -49,6 +49,7 @@ MARKS = (
     "saved",
     "save_failed",
     "gone",
+    "has_target",
 )
 ACTIVITIES = (
     "env_step",

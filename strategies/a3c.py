@@ -138,7 +138,6 @@ def actor_learner(
             probe.evaluate()
     if rollout.num_env_steps:
         learn_from(probe, learner, shared, lock, rollout.take(observation), seen, worker)
-    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

@@ -177,7 +177,6 @@ def learner(
             probe.evaluate()
     replay.take_in()
     weights.publish(trainer.vector)
-    probe.set("target_copies", trainer.num_target_copies)
 
 
 # --- The difference that matters ---

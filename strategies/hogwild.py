@@ -138,7 +138,7 @@ def actor_learner(
         step = lanes.step(action)
         probe.spent("env_step")
         # observe
-        writer.write(observation, q_values, action, probability, step, probe.updates)
+        writer.write(observation, q_values, action, probability, step, learner.weights_version)
         writer.publish_when_full(probe)
         probe.record_episodes(lanes.finished_episodes)
         observation = step.observation
@@ -149,7 +149,6 @@ def actor_learner(
         if probe.is_first and probe.evaluation_is_due():
             probe.evaluate()
     writer.flush(observation, probe)
-    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

@@ -116,8 +116,8 @@ def actor(
         # sync
         if published:
             probe.record_episodes(lanes.finished_episodes)
-            wait_for_room(probe, queue, worker)
             probe.record("acting_lag", weights.version - version)
+            wait_for_room(probe, queue, worker)
             version = weights.pull(vector, version)
             probe.set("weights_version", version)
             probe.spent("pull")

@@ -128,7 +128,6 @@ def actor_learner(
             probe.evaluate()
     writer.flush(observation, probe)
     weights.publish(learner.vector)
-    probe.set("target_copies", learner.num_target_copies)
     lanes.close()
 
 

@@ -143,7 +143,7 @@ def learner(
     trainer = Learner(config, weights.spec, weights.latest()[0], MasterWriter(master), probe=probe)
     probe.resumable(draws=draws, replay=replay, trainer=trainer)
     round_number = barrier.round_number + 1
-    while not probe.should_stop(barrier.unpublished_env_steps):
+    while not probe.should_stop(barrier.unpublished_env_steps(probe.workers_gone)):
         # observe: a round
         barrier.begin(round_number, probe.env_steps)
         if not wait_for_all(config, probe, barrier, round_number):
@@ -166,7 +166,6 @@ def learner(
             probe.evaluate()
     barrier.begin(OVER, probe.env_steps)
     weights.publish(trainer.vector)
-    probe.set("target_copies", trainer.num_target_copies)
 
 
 # --- The difference that matters ---

@@ -38,6 +38,12 @@ def step_on(config: Config, probe: Probe) -> None:
         time.sleep(0.0005)
 
 
+def wait_for_others(config: Config, probe: Probe) -> None:
+    """Give signs of life, and wait at a barrier that nobody else comes to."""
+    while not probe.should_stop():
+        probe.wait("barrier")
+
+
 def fail(config: Config, probe: Probe) -> None:
     """Raise in the middle of the run."""
     for _ in range(20):
@@ -60,10 +66,10 @@ def leave(config: Config, probe: Probe) -> None:
 
 
 def ignore_stop(config: Config, probe: Probe) -> None:
-    """Never look at the stop flag again."""
+    """Give signs of life and do not listen to what is asked."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    probe.should_stop()
     while True:
+        probe.should_stop()
         probe.count("env_steps")
         time.sleep(0.005)
 

@@ -46,7 +46,7 @@ SLOWER_HEADERS = ("strategy", "slower than", "in", "median of both", "ratio [95%
 
 FRONT_HEADERS = (
     *("strategy", "processes", "who writes the weights"),
-    *("env steps/s", "seconds to solve", "return"),
+    *("env steps/s", "updates/s", "updates per env step", "seconds to solve", "return"),
 )
 
 Row = Mapping[str, Any]
@@ -147,6 +147,8 @@ def _front_row(row: Row) -> tuple[str, ...]:
         traits.processes,
         f"{traits.writes_weights}{' (**updates can be lost**)' if traits.can_lose_updates else ''}",
         median_cell("env_steps_per_second", ",.0f")(row),
+        median_cell("updates_per_second", ",.0f")(row),
+        median_cell("replay_ratio", ".2g")(row),
         f"{seconds} ({row['solved']} of {row['completed']})",
         f"{median_cell('final_return', '.0f')(row)} [{low:.0f}, {high:.0f}]",
     )

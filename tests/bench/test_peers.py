@@ -59,6 +59,7 @@ def test_what_was_not_measured_is_null() -> None:
     ours: dict[str, Any] = {
         "strategy": "single",
         "audit": {"enabled": True, "lost_fraction": 0.0, "auditable": True, "reason": None},
+        "replay_ratio": {"achieved": 1.0, "target_copies": 0},
         "experience": {"jain_collected": 1.0, "workers": []},
         "health": {"q_mean": 1.0, "alarms": [1]},
         "processes": {"shared_mib": 3.0, "supervisor_rss_mib": 40.0, "peak_rss_mib": {"a": 1.0}},
@@ -67,6 +68,7 @@ def test_what_was_not_measured_is_null() -> None:
     assert theirs["audit"]["lost_fraction"] is None and theirs["audit"]["auditable"] is False
     assert theirs["health"] == {"q_mean": None, "alarms": []}
     assert theirs["processes"]["supervisor_rss_mib"] is None
+    assert theirs["replay_ratio"] == {"achieved": 1.0, "target_copies": None}
     assert {name: list(theirs[name]) for name in ours if name != "strategy"} == {
         name: list(ours[name]) for name in ours if name != "strategy"
     }

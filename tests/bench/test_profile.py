@@ -19,7 +19,7 @@ from bench.bare_updates import make_learner, make_update, random_batch, random_o
 from bench.ceilings import PARTS, make_acting, measure, parts_of, process_counts, quiet
 from bench.device_sweep import Cell, crossover, is_faster
 from bench.device_sweep import prepare as prepare_sweep
-from bench.machine import cpu_in_use
+from bench.machine import cpu_in_use, usable_cores
 from bench.profile import _ceiling
 from bench.profile_tables import _number, show_devices, show_profile
 from bench.thread_trap import prepare as prepare_work
@@ -242,13 +242,21 @@ PROFILE: dict[str, Any] = {
             "suggestion": "a lower replay ratio (--replay-ratio 0.1)",
         },
     },
-    "threads": {
-        "processes": 2,
-        **{
-            work: {"one_thread": 900.0, "default_threads": 30.0, "ratio": 30.0, "threads_by_default": 2}
-            for work in ("acting", "update")
-        },
-    },
+    "threads": [
+        {
+            "processes": processes,
+            **{
+                work: {
+                    "one_thread": 900.0,
+                    "default_threads": 900.0 / ratio,
+                    "ratio": ratio,
+                    "threads_by_default": 2,
+                }
+                for work in ("acting", "update")
+            },
+        }
+        for processes, ratio in ((1, 1.5), (2, 30.0))
+    ],
     "vector_envs": {
         "num_envs": 8,
         "env_steps_per_second": {"one": 1e5, "sync": 8e4, "own": None, "async": 1e4},
@@ -346,6 +354,7 @@ def test_a_whole_profile_is_json_and_nothing_else(tmp_path: Path) -> None:
     assert set(found["run"]["of_ceiling"]) == set(found["ceilings"]) - {"publish"}
     assert all(share > 0 for share in found["run"]["of_ceiling"].values())
     assert found["run"]["time"]["bottleneck"] is not None
-    assert set(found["threads"]) == {"processes", "acting", "update"}
+    assert [each["processes"] for each in found["threads"]] == sorted({1, usable_cores()})
+    assert all(each["update"]["ratio"] > 0 for each in found["threads"])
     assert found["vector_envs"]["env_steps_per_second"]["sync"] > 0
     assert list(tmp_path.iterdir()) == []

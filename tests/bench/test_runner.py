@@ -65,7 +65,7 @@ FIELDS = (
     "health time processes checkpoint resume run_id folder started_at error answers"
 )
 SECTIONS = {
-    "replay_ratio": "requested achieved samples_per_insert",
+    "replay_ratio": "requested achieved samples_per_insert target_copies",
     "returns": "eval_mean eval_std eval_episodes train_last_100_mean threshold solved_at_seconds "
     "solved_at_env_steps solved_after_command_seconds best_mean evaluations",
     "audit": "enabled writes_issued writes_lost lost_fraction elements elements_affected "

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.comparison import Budget, Comparison
-from bench.scalability import Coefficients, best_number, fit, of_table
+from bench.scalability import Coefficients, _efficiency_lines, _law_line, best_number, fit, of_table
 from common.config import ConfigError
 
 COUNTS = (1, 2, 4, 8)
@@ -52,6 +52,17 @@ def test_the_peak_is_the_best_of_all_numbers(contention: float, coherency: float
     best = max(range(1, 200), key=law.throughput)
     assert best_number(law) == best
     assert law.throughput(best) >= law.throughput(law.peak) * 0.9
+
+
+def test_efficiency_is_over_as_many_times_one_and_a_serial_half_is_named() -> None:
+    assert _efficiency_lines({2: [150.0, 170.0, 160.0], 1: [100.0]}) == [
+        "Efficiency, env steps/s over as many times those of one worker: 1: 100%, 2: 80%."
+    ]
+    assert _efficiency_lines({2: [1.0], 4: [2.0]}) == []  # nothing to compare with
+    for contention, is_said in ((0.6, True), (0.4, False)):
+        law = fit(synthetic(Coefficients(100.0, contention, 0.0), 0.0))
+        assert ("More than half" in _law_line(law, COUNTS)) == is_said
+        assert (law.coefficients.throughput(1e6) < 200) == is_said
 
 
 def test_it_refuses_fewer_than_four_numbers_of_workers() -> None:
@@ -107,7 +118,8 @@ def test_what_it_says_without_a_peak_or_without_a_fit() -> None:
     del points[8]
     (found,) = of_table(sweep_of_workers(), [budget_with({**points, 8: []})])
     assert found["fit"] is None and found["predictions"] == []
-    assert found["lines"] == [
+    assert found["lines"][0].endswith("those of one worker: 1: 100%, 2: 95%, 4: 87%.")
+    assert found["lines"][1:] == [
         "Scalability: 3 numbers of workers are too few to fit how throughput grows, so nothing is "
         "predicted; give at least 4."
     ]

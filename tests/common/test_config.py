@@ -159,6 +159,9 @@ def test_choices_are_checked() -> None:
 def test_replay_must_hold_a_batch() -> None:
     with pytest.raises(ConfigError) as caught:
         Config(replay_capacity=127, batch_size=128)
+    with pytest.raises(ConfigError, match="whole number of updates between hard copies, or a Polyak"):
+        Config(target_update=1.5)
+    assert [Config(target_update=value).target_update for value in (0.5, 1.0, 2.0)] == [0.5, 1.0, 2.0]
     assert "127" in str(caught.value) and "128" in str(caught.value)
     assert Config(replay_capacity=128, batch_size=128).replay_capacity == 128
 

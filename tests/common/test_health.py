@@ -200,6 +200,16 @@ def test_actors_that_never_get_weights_are_found() -> None:
     assert alarm.name == "stale actors" and "worker 1" in alarm.meaning
 
 
+def test_a_target_that_was_never_copied_is_named_at_the_end() -> None:
+    judge = AlarmJudge(None)
+    judge.judge_target(0, alarms.TARGET_AFTER_UPDATES - 1, 500)  # too short a run to tell
+    judge.judge_target(1, 10_000, 500)
+    assert judge.alarms == []
+    judge.judge_target(0, alarms.TARGET_AFTER_UPDATES, 500)
+    (alarm,) = judge.alarms
+    assert alarm.name == "target never copied" and "--target-update" in alarm.remedy
+
+
 def test_bias_is_estimate_minus_what_followed() -> None:
     gamma, none, yes = 0.5, np.zeros(3, dtype=bool), np.ones(3, dtype=bool)
     # Lane 0 terminates at the second step, lane 1 is truncated there, lane 2 goes on to the third.

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from common.acting import NetworkSpec, initial_weights, parameter_views
+from common.audit import MasterWriter, SharedMaster
 from common.config import Config
 from common.learner import Learner
+from common.probe import Probe
+from common.telemetry import Telemetry
 from common.types import Batch
 
 ADAM_BETAS = (0.9, 0.999)
@@ -242,6 +245,29 @@ def test_target_copies_are_the_whole_intervals(interval: int) -> None:
         learner.update(make_batch(i % 3))
         assert learner.num_updates == i and learner.num_target_copies == i // interval
         assert (learner.target_vector.tobytes() == learner.vector.tobytes()) == (i % interval == 0)
+
+
+def test_the_version_is_that_of_the_weights_that_were_read_not_of_those_that_are_there() -> None:
+    weights = initial_weights(PLAIN, 0)
+    master = SharedMaster(weights, 2)
+    learner = Learner(choices(), PLAIN, weights, MasterWriter(master, 0))
+    other = Learner(choices(), PLAIN, weights, MasterWriter(master, 1))
+    assert learner.weights_version == 0
+    for _ in range(3):
+        other.update(make_batch(1))
+    assert (learner.weights_version, master.updates_issued) == (0, 3)
+    learner.read()
+    assert (learner.weights_version, other.weights_version) == (3, 3)
+
+
+def test_target_copies_are_counted_where_the_supervisor_looks() -> None:
+    telemetry = Telemetry(1)
+    config, probe = choices(target_update=2.0), Probe(telemetry, 0, choices())
+    learner = Learner(config, PLAIN, initial_weights(PLAIN, 0), probe=probe)
+    assert (telemetry.total("has_target"), telemetry.total("target_copies")) == (1, 0)
+    for i in range(5):
+        learner.update(make_batch(i))
+    assert telemetry.total("target_copies") == 2
 
 
 def test_ten_soft_updates_move_the_target_by_one_minus_a_power() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -176,13 +177,31 @@ def test_a_role_that_dies_ends_the_run(function, arguments, text) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
+def test_a_run_in_which_everybody_waits_is_ended_and_says_who_waits() -> None:
+    waiters = [Role("waiter", number, role_functions.wait_for_others, ()) for number in range(2)]
+    result, seconds = run(*waiters, worker_timeout=0.5, seconds=60.0)
+    assert result.status == "failed" and seconds < 30
+    assert "stands still: no process has worked for" in str(result.error)
+    assert "waiter-0 in 'barrier', waiter-1 in 'barrier'" in str(result.error)
+    # Negative control: one that works beside it.
+    result, _ = run(waiters[0], STEPPER, worker_timeout=0.5, seconds=2.5)
+    assert result.status == "completed" and result.error is None
+
+
 def test_a_role_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_SECONDS", 0.5)
     deaf = Role("deaf", 1, role_functions.ignore_stop, ())
-    result, seconds = run(STEPPER, deaf, seconds=0.2)
+    result, seconds = run(STEPPER, deaf, seconds=0.2, worker_timeout=0.5)
     assert result.status == "failed" and seconds < 8
     assert result.error == "deaf-1 did not stop in time and was killed"
     assert 0.2 <= result.training_seconds < 5 and is_gone(result.roles[1].pid)
+    # Without a worker that could have been replaced, the run ends as it would have.
+    deaf = dataclasses.replace(deaf, can_restart=True)
+    result, _ = run(STEPPER, deaf, seconds=0.2, worker_timeout=0.5)
+    assert (result.status, result.error) == ("completed", None)
+    assert [death.reason for death in result.deaths] == ["did not stop in time and was killed"]
 
 
 @pytest.mark.multiprocess

@@ -131,7 +131,7 @@ def test_more_than_is_free_is_refused_with_both_sizes(monkeypatch: pytest.Monkey
     message = str(error.value)
     assert "5 MiB" in message
     assert "3 MiB" in message
-    assert "replay capacity" in message
+    assert "a smaller replay capacity: 54% of this one would fit" in message
     with pytest.raises(ConfigError, match="MiB of shared memory"):
         ExperienceBuffer(Config(replay_capacity=2_000_000), inspect_env("CartPole-v1"))
 

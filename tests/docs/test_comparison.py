@@ -58,7 +58,13 @@ def test_the_front_page_has_every_strategy_with_its_median_speed() -> None:
 
 def test_what_the_front_page_claims_holds() -> None:
     ratio = middle("apex", "env_steps_per_second") / middle("single", "env_steps_per_second")
-    assert f"`apex` makes {ratio:.0f} times" in README
+    assert f"`apex` makes {ratio:.0f} times the env steps" in README
+    vector = middle("vector", "env_steps_per_second") / middle("single", "env_steps_per_second")
+    assert f"`vector` {vector:.0f} times in one process" in README
+    fewer = [middle("single", "replay_ratio") / middle(n, "replay_ratio") for n in ("apex", "vector")]
+    assert f"they make {fewer[0]:.0f} and {fewer[1]:.0f} times fewer updates" in README
+    updates = middle("apex", "updates_per_second") / middle("single", "updates_per_second")
+    assert f"`apex` makes {updates:.1f} times those of `single`" in README
     several = [name for name in strategies.STRATEGIES if name != "single"]
     for name in several:
         assert not shown(name, "wall_seconds_to_solve", SECONDS)
