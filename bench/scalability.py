@@ -110,7 +110,7 @@ def _solve(points: Points) -> Coefficients:
     (inverse, *costs), _ = nnls(columns * weight[:, None], np.ones_like(workers))
     if inverse == 0:
         raise ConfigError(
-            "throughput falls faster than one over the number of workers, so one worker cannot be judged "
+            "throughput falls faster than one over the workers, so that of one worker cannot be told "
             "and nothing is predicted; measure fewer workers, too"
         )
     # A cost that is a billionth of the whole at the largest number is rounding, and no peak far away.

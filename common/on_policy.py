@@ -16,6 +16,7 @@ from common.acting import NetworkSpec, parameter_views
 from common.audit import MasterWriter
 from common.config import Config
 from common.device import DeviceVector, learner_device
+from common.eager_optimizers import Adam, RAdam
 from common.health import HealthMonitor, check_finite
 from common.network import QNetwork
 from common.optimizer import can_fuse, load_optimizer_state, optimizer_state, set_step_size
@@ -30,14 +31,12 @@ MakeOptimizer = Callable[[Config, list[torch.nn.Parameter]], torch.optim.Optimiz
 def adam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer that every strategy uses unless its paper asks for another."""
     fused = can_fuse(parameters[0].device)
-    return torch.optim.Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=fused)
+    return Adam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=fused)
 
 
 def radam(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """Return rectified Adam (Liu et al. 2020)."""
-    return torch.optim.RAdam(
-        parameters, lr=config.learning_rate, eps=config.adam_epsilon, foreach=False
-    )
+    return RAdam(parameters, lr=config.learning_rate, eps=config.adam_epsilon, foreach=False)
 
 
 class OnPolicyLearner:

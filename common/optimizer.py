@@ -86,15 +86,15 @@ def make_optimizer(
         kind: ``adam`` or ``rmsprop``.
         shared: state to work on instead of its own.
     """
-    import torch
+    from common.eager_optimizers import Adam, RMSprop
 
     optimizer: torch.optim.Optimizer
     if kind == "rmsprop":
-        optimizer = torch.optim.RMSprop(
+        optimizer = RMSprop(
             network.parameters(), lr=config.learning_rate, alpha=RMSPROP_DECAY, eps=config.adam_epsilon
         )
     else:
-        optimizer = torch.optim.Adam(
+        optimizer = Adam(
             network.parameters(),
             lr=config.learning_rate,
             eps=config.adam_epsilon,

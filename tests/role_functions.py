@@ -44,6 +44,15 @@ def wait_for_others(config: Config, probe: Probe) -> None:
         probe.wait("barrier")
 
 
+def wait_for_the_gone(config: Config, probe: Probe) -> None:
+    """Make all env steps of the run, and then wait for a worker as one waits at a barrier."""
+    probe.should_stop()
+    probe.count("env_steps", config.steps)
+    while not any(probe.workers_gone):
+        probe.should_stop_within()
+        time.sleep(0.002)
+
+
 def fail(config: Config, probe: Probe) -> None:
     """Raise in the middle of the run."""
     for _ in range(20):

@@ -272,6 +272,7 @@ def measured(run: PlannedRun) -> dict[str, Any]:
         "processes": {
             "peak_rss_mib": {"learner": 300.0, "actor": 50.0} if fast else {"actor_learner": 310.0},
             "shared_mib": 8.0,
+            "evaluator_rss_mib": 49.0,
             "cpu_utilisation": 0.5,
         },
         "time": {"processes": {"learner-0": {}, "actor-0": {}, "actor-1": {}} if fast else {}},
@@ -319,7 +320,7 @@ def test_what_was_not_measured_is_a_dash_and_never_zero(
     }
     assert apex["metrics"]["policy_lag_p95"]["median"] == 4
     assert sum(apex["metrics"]["alarms"]["values"]) == 1
-    assert apex["metrics"]["peak_memory_mib"]["median"] == 300 + 2 * 50 + 8 + 40
+    assert apex["metrics"]["peak_memory_mib"]["median"] == 300 + 2 * 50 + 8 + 40 + 49
     bare = summary_of(filled, filled.runs[0])
     assert seconds_to_solve(bare) == math.inf
     assert seconds_to_solve({**bare, "returns": {**bare["returns"], "threshold": None}}) is None

@@ -273,7 +273,7 @@ def test_the_tables_show_what_was_found() -> None:
     assert "environment env steps/s 1,000,000 1,500,000 150,000 10%" in lines
     assert "update updates/s 1,230 2,000 1,110 90%" in lines
     assert "learner update 90%, wait 10%" in lines
-    assert "update updates/s 900 30 30.0" in lines
+    assert "update 1 updates/s 900 600 1.5" in lines and "update 2 updates/s 900 30 30.0" in lines
     text = " ".join(lines)
     assert "Learning-bound: the actors wait 80%" in text and "Try a lower replay ratio" in text
     assert "AsyncVectorEnv is 8.0 times slower" in text and "there is none" in text

@@ -65,6 +65,11 @@ def test_efficiency_is_over_as_many_times_one_and_a_serial_half_is_named() -> No
         assert (law.coefficients.throughput(1e6) < 200) == is_said
 
 
+def test_throughput_that_falls_faster_than_any_law_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="falls faster than one over the workers"):
+        fit({2: [1_000.0], 4: [100.0], 8: [10.0], 16: [1.0]})
+
+
 def test_it_refuses_fewer_than_four_numbers_of_workers() -> None:
     law = Coefficients(20_000.0, 0.2, 0.01)
     with pytest.raises(ConfigError, match="3 numbers of workers are too few") as caught:

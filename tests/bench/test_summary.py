@@ -8,7 +8,7 @@ from bench.runner import Recorder
 from bench.summary import RunFacts, _activities, _processes
 from common.config import Config
 from common.telemetry import ACTIVITIES
-from common.types import RoleReport
+from common.types import Before, RoleReport
 
 
 def test_waiting_at_the_barrier_is_told_apart_by_process():
@@ -52,6 +52,14 @@ def test_cpu_utilisation_is_of_the_cores_that_the_processes_can_use():
     assert two_cores["cpu_utilisation"] == pytest.approx(8 / (5 * 2))
     many_cores = _processes(config, result, facts_of_a_machine(64))
     assert many_cores["cpu_utilisation"] == pytest.approx(8 / (5 * 3))
+    # The earlier parts of a resumed run had processes of their own.
+    result.training_seconds, result.before = 50.0, Before(training_seconds=45.0)
+    assert _processes(config, result, facts_of_a_machine(2))["cpu_utilisation"] == pytest.approx(0.8)
+    roles[2].restarts = 1  # what the first one used is not known
+    restarted = _processes(config, result, facts_of_a_machine(2))
+    assert restarted["cpu_seconds"] == {"learner": 4.0, "actor": None}
+    assert restarted["cpu_utilisation"] is None
+    roles[2].restarts = 0
     roles[1].cpu_seconds = None  # killed: unknown, not zero
     one_killed = _processes(config, result, facts_of_a_machine(2))
     assert one_killed["cpu_seconds"] == {"learner": 4.0, "actor": None}

@@ -120,11 +120,12 @@ def test_the_window_is_where_everybody_was_at_work() -> None:
     assert common_window([ring(), ring()]) is None
 
 
-def test_an_evaluation_at_the_end_is_no_window() -> None:
-    worker = ring(*[(t, t + 1, "act") for t in range(10, 60)], (60, 900, "evaluation"))
+@pytest.mark.parametrize("hold", ["evaluation", "checkpoint"])
+def test_a_hold_at_the_end_is_no_window(hold: str) -> None:
+    worker = ring(*[(t, t + 1, "act") for t in range(10, 60)], (60, 900, hold))
     begin, end = common_window([worker, worker]) or (0, 0)
     assert (begin, end) == (10 * MS, 60 * MS)
-    assert common_window([ring((1, 2, "evaluation"))]) is None
+    assert common_window([ring((1, 2, hold))]) is None
 
 
 def test_long_and_crowded_windows_are_cut_to_their_end() -> None:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from common import env_state
 from common.config import Config
 from common.envs import Lanes, inspect_env
 from common.experience import ExperienceBuffer, SegmentWriter
@@ -135,6 +136,25 @@ def test_an_end_is_brought_back_too(env_id: str, number: int, tmp_path: Path) ->
         assert bits(first) == bits(second)
         assert first.valid.all() or not first.valid.all()
     assert again.finished_episodes == lanes.finished_episodes
+
+
+def test_an_episode_too_long_to_remember_is_cut_and_the_next_one_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env_state, "MOST_ACTIONS", 20)
+    lanes = lanes_of("Acrobot-v1", 1)  # 500 env steps an episode if nothing is done
+    lanes.reset()
+    nothing = np.ones(1, dtype=np.int64)
+    lost = {}
+    for number in range(1, 516):
+        step = lanes.step(nothing)
+        if number in (20, 21, 499, 515):
+            again = lanes_of("Acrobot-v1", 1)
+            state = through_a_file(lanes.state(), tmp_path)
+            lost[number] = bool(again.load_state(state).any())
+            assert sum(map(len, state["environments"]["actions"])) <= 20
+    assert step.valid.all() and len(lanes.finished_episodes) == 1
+    assert lost == {20: False, 21: True, 499: True, 515: False}
 
 
 def test_a_changed_action_or_observation_is_noticed(tmp_path: Path) -> None:

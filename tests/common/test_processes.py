@@ -177,19 +177,31 @@ def test_a_role_that_dies_ends_the_run(function, arguments, text) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
+def test_a_worker_that_dies_when_the_env_steps_are_done_is_waited_for_by_nobody() -> None:
+    waiting = Role("learner", 0, role_functions.wait_for_the_gone, ())
+    arguments = (int(signal.SIGKILL),)
+    mortal = Role("actor", 0, role_functions.kill_itself, arguments, can_restart=True)
+    result, seconds = run(waiting, mortal, steps=10_000, worker_timeout=5.0)
+    assert (result.status, result.error) == ("completed", None)
+    assert [death.reason for death in result.deaths] == ["was ended by signal SIGKILL"]
+    assert seconds < 8
+
+
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 def test_a_run_in_which_everybody_waits_is_ended_and_says_who_waits() -> None:
     waiters = [Role("waiter", number, role_functions.wait_for_others, ()) for number in range(2)]
-    result, seconds = run(*waiters, worker_timeout=0.5, seconds=60.0)
+    result, seconds = run(*waiters, worker_timeout=0.3, seconds=60.0)
     assert result.status == "failed" and seconds < 30
     assert "stands still: no process has worked for" in str(result.error)
     assert "waiter-0 in 'barrier', waiter-1 in 'barrier'" in str(result.error)
     # Negative control: one that works beside it.
-    result, _ = run(waiters[0], STEPPER, worker_timeout=0.5, seconds=2.5)
+    result, _ = run(waiters[0], STEPPER, worker_timeout=0.3, seconds=1.5)
     assert result.status == "completed" and result.error is None
 
 
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
 def test_a_role_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_SECONDS", 0.5)
     deaf = Role("deaf", 1, role_functions.ignore_stop, ())

@@ -189,7 +189,8 @@ def test_a_round_needs_everybody() -> None:
 
     barrier.arrive(1, 1, unpublished_env_steps=4)
     assert barrier.all_arrived(1)
-    assert barrier.unpublished_env_steps == 7
+    assert barrier.unpublished_env_steps() == 7
+    assert barrier.unpublished_env_steps([True, False]) == 4, "the gone deliver nothing any more"
 
     barrier.begin(OVER, 50)
     assert barrier.is_over

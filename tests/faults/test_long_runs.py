@@ -157,6 +157,7 @@ def test_the_record_of_evaluations_stays_small_and_even() -> None:
     record = EvaluationRecord(475.0)
     number = 5 * MAX_KEPT + 7
     for i in range(number):
+        assert record.num_evaluations == i  # what its start states are drawn by: never one twice
         record.add(Evaluation(i, i, 0.0, 0.0, (float(i == 100),)), np.zeros(1, dtype=np.float32))
     kept = [evaluation.env_steps for evaluation in record.evaluations]
     assert MAX_KEPT // 2 <= len(kept) <= MAX_KEPT + 1

@@ -14,7 +14,7 @@ from bench.recorder import Recorder
 from bench.summary import _experience, _processes
 from common.config import Config
 from common.events import EventLog
-from common.types import Death, RoleReport, RunResult
+from common.types import NOTHING_BEFORE, Death, RoleReport, RunResult
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "env.py", line 3\nValueError: no\n'
 DEATHS = [Death("actor", 1, "was ended by signal SIGKILL", 2_000), Death("actor", 0, TRACEBACK, 3_000)]
@@ -33,6 +33,7 @@ def make_result(**values: Any) -> RunResult:
     )
     fixed = {name: [] for name in lists}
     fixed |= {"histograms": {}, "lengths": {}, "final_weights": np.zeros(1), "shared_mib": 1.0}
+    fixed["before"] = NOTHING_BEFORE
     return RunResult(**{**nothing, **fixed, **values})
 
 

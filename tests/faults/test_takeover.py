@@ -115,10 +115,10 @@ def test_a_barrier_goes_on_with_the_round_that_was_not_done() -> None:
         assert barrier.next_round(worker) == 1
     for worker in (0, 1):
         barrier.arrive(worker, 1, 5)
-    assert not barrier.all_arrived(1) and barrier.unpublished_env_steps == 10
+    assert not barrier.all_arrived(1) and barrier.unpublished_env_steps() == 10
     assert barrier.all_arrived(1, [False, False, True]), "nobody waits for who is gone"
     assert barrier.next_round(2) == 1 and barrier.next_round(1, takes_over=True) == 2
-    assert barrier.unpublished_env_steps == 5, "what a dead worker had not published is gone"
+    assert barrier.unpublished_env_steps() == 5, "what a dead worker had not published is gone"
     barrier.arrive(2, 1, 4)
     assert barrier.all_arrived(1) and not barrier.all_arrived(2, [False, True, False])
 
