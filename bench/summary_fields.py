@@ -59,7 +59,9 @@ FIELDS: dict[str, SummaryField] = {
     "env_steps": SummaryField("env steps", "Collected, over all environments of all workers."),
     "updates": SummaryField("updates", "Optimizer steps, over all writers."),
     "env_steps_per_second": SummaryField("1/s", "Env steps per second of the steady window."),
-    "updates_per_second": SummaryField("1/s", "Updates per second of the steady window."),
+    "updates_per_second": SummaryField(
+        "1/s", "Updates per second of the steady window, with the first, which opens it."
+    ),
     "training_seconds": SummaryField(
         "seconds", "The training clock: from the common start to the stop, without evaluations."
     ),

@@ -159,7 +159,11 @@ class Config:
     warmup_env_steps: int = option(1_000, "Env steps before the first update.", at_least=0)
     prioritized: bool = option(False, "Prioritized instead of uniform replay.")
     priority_exponent: float = option(0.6, "0 is uniform, 1 is proportional.", at_least=0)
-    importance_exponent: float = option(0.4, "0 leaves the bias, 1 corrects it.", at_least=0)
+    importance_exponent: float = option(
+        0.4,
+        "0 leaves the bias, 1 corrects it; weights are over the largest of their batch.",
+        at_least=0,
+    )
 
     epsilon_start: float = option(1.0, "Exploration at the first step.", at_least=0, at_most=1)
     epsilon_end: float = option(0.05, "Exploration after the decay.", at_least=0, at_most=1)

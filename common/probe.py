@@ -72,6 +72,7 @@ class Probe:
         self.restarts = restarts
         self.worker_timeout_seconds = config.worker_timeout
         self._num_workers = config.workers
+        self._at_start: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
         self._steps = config.steps
         self._evaluate_every = config.evaluate_every_env_steps
@@ -208,6 +209,8 @@ class Probe:
         Otherwise actors would run ahead of a learner that is not there yet, and training clocks would
         include start-up. Nobody waits for a process that is gone for good.
         """
+        for callback in self._at_start:
+            callback()
         words = self._words
         if words[STARTED]:
             self._take_over(now)
@@ -356,6 +359,10 @@ class Probe:
         number = self._words[WORD["health_samples"]]
         self._health[number % HEALTH_KEPT] = [sample[name] for name in HEALTH]
         self._words[WORD["health_samples"]] = number + 1
+
+    def at_start(self, callback: Callable[[], None]) -> None:
+        """Have something done at the first stop check, when all parts of the process are made."""
+        self._at_start.append(callback)
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Have something reported when the role function has returned."""

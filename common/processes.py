@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -74,6 +75,20 @@ def thread_limits() -> dict[str, int]:
     return limits
 
 
+def require_one_thread(role_name: str) -> None:
+    """Refuse to train beside threads that somebody asked for after the limits were set.
+
+    Raises:
+        RuntimeError: a library has more than one.
+    """
+    limits = thread_limits()
+    if any(number > 1 for number in limits.values()):
+        raise RuntimeError(
+            f"more than one thread per library in {role_name}: {limits}; every process has one core to "
+            "itself, so have the environment leave the number of threads alone"
+        )
+
+
 def device_used() -> str | None:
     """Return what the learner of this process computes on; None if there is none here."""
     module = sys.modules.get("common.device")
@@ -123,17 +138,16 @@ def run_child(
     try:
         prepare_child()
         connection.send(("started", {"start_seconds": start_seconds}))
+        probe.at_start(functools.partial(require_one_thread, role.name))
         role.function(config, probe, *role.arguments)
         probe.finish()
         cpu_seconds = time.process_time() - probe.cpu_seconds_at_start
-        limits = thread_limits()
-        if any(number > 1 for number in limits.values()):
-            raise RuntimeError(f"more than one thread per library in {role.name}: {limits}")
+        require_one_thread(role.name)
         connection.send(
             (
                 "finished",
                 {
-                    "threads": limits,
+                    "threads": thread_limits(),
                     "imports_torch": "torch" in sys.modules,
                     "device": device_used(),
                     "cpu_seconds": cpu_seconds,

@@ -25,8 +25,8 @@ from common.state_files import State, fill
 
 ALIGNMENT_BYTES = 64  # one cache line: two writers' arrays never share a line
 
-# What an actor takes that has loaded numpy and gymnasium only; a learner takes ten times as much.
-PROCESS_MIB = 40
+# What an actor takes that has loaded numpy and gymnasium only, and what one takes that loads torch.
+PROCESS_MIB, LEARNING_PROCESS_MIB = 40, 200
 
 _fence_lock = threading.Lock()
 
@@ -119,15 +119,20 @@ def _require_room(num_bytes: int) -> None:
         )
 
 
-def require_room_for_processes(number: int) -> None:
+def require_room_for_processes(number: int, learns: bool = False) -> None:
     """Refuse more processes than memory can hold, before any memory is shared among them.
+
+    Args:
+        number: of processes that step environments.
+        learns: whether each of them computes gradients, too, and so loads torch.
 
     Raises:
         ConfigError: even the smallest processes would not fit.
     """
-    room = int(psutil.virtual_memory().available / 2**20 / PROCESS_MIB)
+    each = LEARNING_PROCESS_MIB if learns else PROCESS_MIB
+    room = int(psutil.virtual_memory().available / 2**20 / each)
     if number > room:
         raise ConfigError(
-            f"{number} workers are more than the free memory holds: at {PROCESS_MIB} MiB each at the "
-            f"least there is room for {room}"
+            f"{number} workers are more than the free memory holds: at {each} MiB each at the least "
+            f"there is room for {room}"
         )

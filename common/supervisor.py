@@ -96,7 +96,7 @@ class Shared:
         lock: bool = False,
         estimates: str = "Q",
     ) -> None:
-        require_room_for_processes(config.workers)
+        require_room_for_processes(config.workers, learns=num_writers > 1)
         self.info: EnvInfo = inspect_env(config.env_id)
         self.spec: NetworkSpec = network_spec(config, self.info)
         self.estimates = estimates

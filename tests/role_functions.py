@@ -53,6 +53,14 @@ def wait_for_the_gone(config: Config, probe: Probe) -> None:
         time.sleep(0.002)
 
 
+def take_threads(config: Config, probe: Probe) -> None:
+    """Ask for threads as an environment might, before the first stop check."""
+    import torch
+
+    torch.set_num_threads(2)
+    step(config, probe)
+
+
 def fail(config: Config, probe: Probe) -> None:
     """Raise in the middle of the run."""
     for _ in range(20):

@@ -177,6 +177,14 @@ def test_a_role_that_dies_ends_the_run(function, arguments, text) -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
+def test_more_threads_than_one_are_refused_before_anything_is_trained() -> None:
+    result, _ = run(Role("greedy", 0, role_functions.take_threads, ()), seconds=20.0)
+    assert result.status == "failed" and result.env_steps == 0
+    assert "more than one thread per library in greedy" in str(result.error)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
 def test_a_worker_that_dies_when_the_env_steps_are_done_is_waited_for_by_nobody() -> None:
     waiting = Role("learner", 0, role_functions.wait_for_the_gone, ())
     arguments = (int(signal.SIGKILL),)

@@ -165,5 +165,7 @@ def test_more_workers_than_memory_holds_are_refused_before_anything_is_shared(mo
     available = type("Memory", (), {"available": 100 * 2**20})
     monkeypatch.setattr("common.shared_memory.psutil.virtual_memory", lambda: available)
     require_room_for_processes(2)
-    with pytest.raises(ConfigError, match=r"100000 workers .* room for 2"):
+    with pytest.raises(ConfigError, match=r"100000 workers .* at 40 MiB each .* room for 2"):
         require_room_for_processes(100_000)
+    with pytest.raises(ConfigError, match=r"1 workers .* at 200 MiB each .* room for 0"):
+        require_room_for_processes(1, learns=True)
