@@ -291,7 +291,7 @@ def test_a_run_with_a_replaced_worker_is_saved_and_resumed(strategy: str, tmp_pa
     assert finished.code == 0, finished.stderr
     summary = finished.summary
     assert at + 3_000 <= summary["env_steps"] <= at + 6_000
-    assert summary["processes"]["restarts"] == 0
+    assert summary["processes"]["restarts"] == 1, "of all parts of the run"
     experience = summary["experience"]
     accounted = sum(experience[part] for part in ("stored", "dropped", "in_flight_at_end"))
     assert experience["collected"] == summary["env_steps"] == accounted
