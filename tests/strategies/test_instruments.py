@@ -117,3 +117,17 @@ def test_instruments_off_measure_nothing_and_change_nothing() -> None:
     assert distributions.quantiles(off.telemetry.histogram("policy_lag")) is None
     assert distributions.quantiles(on.telemetry.histogram("policy_lag")) is not None
     assert sum(off.telemetry.consumed_by_worker()) == 0 < sum(on.telemetry.consumed_by_worker())
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("target_update", [0.2, 1.0])
+def test_a_target_that_follows_at_once_diverges_and_is_named_long_before_it_overflows(
+    target_update: float,
+) -> None:
+    learner = {"batch_size": 32, "hidden_size": 128, "n_step": 1, "double": False}
+    pace = {"replay_ratio": 4.0, "warmup_env_steps": 1_000, "steps": 1_300}
+    run = train("single", target_update=target_update, **learner, **pace)
+    first = run.summary["health"]["alarms"][0]
+    assert first["name"] == "divergence" and first["at_env_steps"] - 1_000 <= 150
+    assert run.summary["status"] == "completed" and first["value"] < 1e4 * first["limit"]
