@@ -123,10 +123,11 @@ def _worker_shares(experience: Block) -> str:
     if experience["jain_collected"] is None:
         return "Nothing was collected."
     most = max(workers, key=lambda each: each["share_collected"])
-    text = (
-        f"Worker {most['worker']} collected the most, {most['share_collected']:.0%} of all where an "
-        f"even share is {1 / len(workers):.0%} (Jain's index {experience['jain_collected']:.3f}"
-    )
+    even = 1 / len(workers)
+    who = f"Worker {most['worker']} collected the most, {most['share_collected']:.0%} of all"
+    if most["share_collected"] - even < 0.005:
+        who = "All workers collected the same"
+    text = f"{who} where an even share is {even:.0%} (Jain's index {experience['jain_collected']:.3f}"
     if experience["jain_consumed"] is not None:
         text += f", of what was learned from {experience['jain_consumed']:.3f}"
     updates = sum(each["updates"] for each in workers)
@@ -171,7 +172,7 @@ def learning_answer(ratio: Block, health: Block, config: Block) -> str:
     asked = "" if ratio["requested"] is None else f" (asked: {ratio['requested']})"
     text = f"{ratio['achieved']:.4g} updates per env step{asked}"
     if ratio["samples_per_insert"] is not None:
-        text += f", so each transition is learned from {ratio['samples_per_insert']:.3g} times"
+        text += f"; the average transition was learned from {ratio['samples_per_insert']:.3g} times"
     if health["most_sampled"] is not None:
         text += f" (the most used one {health['most_sampled']:.0f} times)"
     alarms = health["alarms"]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import strategies
+from bench.comparison import NEVER
 from bench.saved import COMPLETED, SavedRun, SavedRuns, field_of, number_of, rows_of
 from bench.stats import Interval, median, median_band, median_interval
 
@@ -132,8 +133,12 @@ def _varying_choices(runs: Sequence[SavedRun]) -> Callable[[SavedRun], Mapping[s
 
 
 def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value == NEVER:  # the env steps of a run that seconds end
+        return "without end"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -97,7 +97,12 @@ def _refuse_if_done(folder: Path, saved: SavedRun, old: Config, new: Config) -> 
     budget = (new.steps, new.seconds, new.until_solved)
     has_ended = saved.contents["ended"] == "completed"
     unchanged = has_ended and budget == (old.steps, old.seconds, old.until_solved)
-    if unchanged or new.steps <= env_steps or (new.seconds is not None and new.seconds <= seconds):
+    if unchanged:
+        raise ConfigError(
+            f"the run in {folder} has completed its budget of {_budget(new)}; give more with --steps "
+            "or --seconds, counted from the run's beginning"
+        )
+    if new.steps <= env_steps or (new.seconds is not None and new.seconds <= seconds):
         raise ConfigError(
             f"{used}, and nothing is left of its budget of {_budget(new)}; give more with --steps or "
             "--seconds, counted from the run's beginning"

@@ -32,6 +32,7 @@ from common.config import Config, ConfigError
 from common.envs import inspect_env
 from common.events import EVENTS, EventLog, Observer
 from common.owners import owner
+from common.processes import heeded_signals
 from common.saved_run import SavedRun
 from common.supervisor import RunProbe, private_mib
 from common.types import RunResult
@@ -138,7 +139,7 @@ def interrupts_until_heard(recorder: Recorder) -> Iterator[None]:
         if not recorder.has_heard:
             raise KeyboardInterrupt
 
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = heeded_signals()
     try:
         previous = {number: signal.signal(number, on_signal) for number in signals}
     except ValueError:  # not in the main thread: no signal arrives here

@@ -218,12 +218,11 @@ def _brackets(interval: tuple[float, float] | None) -> str:
 def _advice_line(law: Fit, largest: int) -> str:
     best = best_number(law.coefficients)
     if best is None or best > largest:
-        return f"Here more workers paid off up to the largest number measured, {largest}."
+        return f"In this fit more workers paid off up to the largest number measured, {largest}."
     if best == 1:
-        return "Here a second worker does not pay off: throughput is highest with one."
-    return (
-        f"Here up to {best}{_brackets(law.peak_interval)} workers pay off; more than that are slower."
-    )
+        return "In this fit a second worker does not pay off: throughput is highest with one."
+    at_most = f"{best}{_brackets(law.peak_interval)}"
+    return f"In this fit up to {at_most} workers pay off; more than that are slower."
 
 
 def _prediction_line(law: Fit, predictions: Mapping[int, float]) -> str:

@@ -24,6 +24,7 @@ from bench.display import duration
 from bench.estimates import Estimate
 from bench.machine import ROOT
 from bench.options import SHORT_NAMES
+from common.processes import heeded_signals
 
 POLL_SECONDS = 0.05
 STOP_TIMEOUT_SECONDS = 10.0
@@ -41,13 +42,13 @@ class Interrupts:
 
 @contextmanager
 def counted_interrupts() -> Iterator[Interrupts]:
-    """Count Ctrl-C and SIGTERM instead of leaving at once: the run that goes on has to be told."""
+    """Count what asks to end instead of leaving at once: the run that goes on has to be told."""
     interrupts = Interrupts()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         interrupts.count += 1
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in heeded_signals()}
     try:
         yield interrupts
     finally:

@@ -60,7 +60,9 @@ class RunFacts:
 
 def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFacts) -> dict[str, Any]:
     """Return everything there is to say about a run, ready for JSON."""
-    consumed = sum(result.consumed_by_worker)
+    has_replay = "replay_capacity" not in strategies.traits_of(strategy).unused_options
+    is_counted = not has_replay or _draws_are_whole(result)
+    consumed = sum(result.consumed_by_worker) if is_counted else 0
     is_derived = strategies.traits_of(strategy).ratios == ("derived",)
     summary = {
         "schema": SCHEMA,
@@ -88,7 +90,7 @@ def make_summary(strategy: str, config: Config, result: RunResult, facts: RunFac
         "acting_lag": _distribution(result, "acting_lag", "updates"),
         "gradient_staleness": _distribution(result, "gradient_staleness", "updates"),
         "sample_age": _distribution(result, "sample_age", "env steps"),
-        "experience": _experience(config, result),
+        "experience": _experience(config, result, has_replay, is_counted),
         "health": _health(result),
         "time": {
             "roles": _activities(result.roles, lambda role: role.name),
@@ -201,11 +203,19 @@ def _distribution(result: RunResult, name: str, unit: str) -> dict[str, Any] | N
     return block
 
 
-def _experience(config: Config, result: RunResult) -> dict[str, Any]:
+def _draws_are_whole(result: RunResult) -> bool:
+    """Return whether everybody who drew from replay lived to say what: it is told at the end."""
+    learners = [role for role in result.roles if role.name != "actor"]
+    return all(role.restarts == 0 and role.imports_torch is not None for role in learners)
+
+
+def _experience(
+    config: Config, result: RunResult, has_replay: bool, is_counted: bool
+) -> dict[str, Any]:
     collectors = [role for role in result.roles if role.name != "learner"]
     env_steps = [role.counters.get("env_steps", 0) for role in collectors]
     consumed = result.consumed_by_worker
-    known = sum(consumed) > 0
+    known = is_counted and sum(consumed) > 0
     workers = [
         {
             "worker": role.worker,
@@ -223,7 +233,7 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
     chunk = config.envs_per_worker * rows
     return {
         "workers": workers,
-        "episode_length": _by_episode_length(result),
+        "episode_length": _by_episode_length(result, has_replay, is_counted),
         "jain_collected": _jain(env_steps),
         "jain_consumed": _jain(consumed) if known else None,
         "collected": result.total("env_steps"),
@@ -234,17 +244,20 @@ def _experience(config: Config, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _by_episode_length(result: RunResult) -> list[dict[str, Any]] | None:
+def _by_episode_length(
+    result: RunResult, has_replay: bool, is_counted: bool
+) -> list[dict[str, Any]] | None:
     """Return the shares of what was collected and consumed, in quarters by episode length.
 
-    With replay it is what the replay took in and what was drawn from it. Where each transition is
-    learned from once, both are the same.
+    With replay it is what the replay took in and what was drawn from it; null where the draws were not
+    all counted. Where each transition is learned from once, both are the same.
     """
     if not result.lengths:
         return None
-    drawn = result.lengths["consumed"][:NUM_BINS]
-    kinds = ("taken_in", "consumed") if drawn.sum() else ("collected", "collected")
+    kinds = ("taken_in", "consumed") if has_replay and is_counted else ("collected", "collected")
     collected, consumed = (result.lengths[kind][:NUM_BINS] for kind in kinds)
+    if has_replay and not is_counted:
+        consumed = np.zeros_like(consumed)
     if collected.sum() == 0:
         return None
     # By env steps, not by episodes: a thousand short episodes must not hide a long one.

@@ -157,6 +157,12 @@ def notes(table: Mapping[str, Any]) -> list[str]:
             f"the median overlap, or a permutation test gives p > {1 - level:.2g}."
         )
     lines += ratio_caution(_ratios(table))
+    if 2 <= seeds < 6:
+        held = 1 - 0.5 ** (seeds - 1)
+        lines.append(
+            f"From {seeds} seeds an interval is at most the range of what was seen, which holds the "
+            f"true median with a probability of {held:.0%}; --seeds for more."
+        )
     if seeds < 4 and table["baseline"] is not None:
         lines.append("From fewer than four seeds no difference can be shown.")
     missing = [row for budget in table["budgets"] for row in budget["rows"]]

@@ -249,7 +249,13 @@ class Lanes:
         action = action + self.info.first_action if self.info.first_action else action
         if self._keeper is not None:
             self._keeper.note(action, self._ended)
-        observation, reward, terminated, truncated, _ = self._env.step(action)
+        try:
+            observation, reward, terminated, truncated, _ = self._env.step(action)
+        except ValueError as error:  # of gymnasium's, which names no environment
+            shape = self.info.observation_shape
+            raise ValueError(
+                f"a step of {self.info.env_id} failed: {error} (its space says observations of {shape})"
+            ) from error
         # Copied, as observations are: an environment may give its own arrays and write to them again.
         reward = np.array(reward, dtype=np.float32)
         terminated, truncated = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)

@@ -110,6 +110,19 @@ def worker_stream(config: Config, probe: Probe, purpose: str, worker: int) -> np
     return random_stream(config.seed, purpose, worker, number)
 
 
+# What asks a run to end: Ctrl-C, kill, a terminal that is closed.
+END_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+def heeded_signals() -> list[int]:
+    """Return which of them a run heeds: not a closed terminal that ``nohup`` has it ignore."""
+    hangup = getattr(signal, "SIGHUP", None)
+    is_ignored = hangup is not None and signal.getsignal(hangup) == signal.SIG_IGN
+    return [number for number in END_SIGNALS if not (is_ignored and number == hangup)]
+
+
 @dataclass(frozen=True)
 class Role:
     """A process to start: ``function(config, probe, *arguments)``.
@@ -194,7 +207,9 @@ def prepare_child() -> None:
     """Do what every child process does before anything else."""
     # An environment may print; standard output belongs to the supervisor (and to --json).
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the supervisor decides
+    # Ctrl-C, a SIGTERM to the group and a closed terminal reach all; the supervisor decides.
+    for number in END_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     leave_with_parent()
     with contextlib.suppress(OSError):  # top and ps then tell the roles apart, where there is a /proc
         Path("/proc/self/comm").write_text(multiprocessing.current_process().name, encoding="ascii")

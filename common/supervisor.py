@@ -34,7 +34,7 @@ from common.limits import require_open_files, require_processes
 from common.locks import LockFile
 from common.optimizer import SharedOptimizerState
 from common.outcome import TRAIN_RETURNS, make_result, windows
-from common.processes import Role, random_stream
+from common.processes import Role, heeded_signals, random_stream
 from common.saved_run import SavedRun
 from common.saving import Checkpointer
 from common.shared_memory import require_room_for_processes
@@ -210,9 +210,7 @@ class _Supervisor:
 
     def run(self) -> RunResult:
         """Start, watch, stop, collect."""
-        previous = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        previous = {number: signal.signal(number, self._on_signal) for number in heeded_signals()}
         try:
             self._train()
             return self._collect()

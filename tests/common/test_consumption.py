@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from replay_rig import Rig
 
-from bench.summary import _by_episode_length, _experience
+from bench.summary import _by_episode_length, _draws_are_whole, _experience
 from common.config import Config
 from common.consumption import CLOCK_SIZE, Consumption, UpdateClock
 from common.probe import Moment, Probe
@@ -98,11 +98,11 @@ def test_ten_steps_in_one_worker_and_a_thousand_in_another_give_the_known_shares
     kept.draw(np.resize(long[(long - rows) % 1_001 != 1_000], 3_000), np.zeros(3_000, dtype=np.int64))
     probe.finish()
     result = result_of(telemetry)
-    bins = _by_episode_length(result)
+    bins = _by_episode_length(result, True, True)
     assert bins is not None and (bins[0]["from"], bins[-1]["to"]) == (10, 1_000)
     assert bins[-1]["share_collected"] == pytest.approx(3_000 / 5_730)
     assert bins[-1]["share_consumed"] == pytest.approx(0.75)
-    workers = _experience(Config(workers=2), result)["workers"]
+    workers = _experience(Config(workers=2), result, True, True)["workers"]
     assert [each["share_consumed"] for each in workers] == [0.25, 0.75]
     assert workers[1]["share_collected"] == pytest.approx(3_000 / 5_730)
 
@@ -114,7 +114,7 @@ def test_a_worker_that_is_never_drawn_has_no_share() -> None:
     for _ in range(20):
         kept.draw(np.arange(9), np.zeros(9, dtype=np.int64))
     probe.finish()
-    block = _experience(Config(workers=2), result_of(telemetry))
+    block = _experience(Config(workers=2), result_of(telemetry), True, True)
     assert [each["share_consumed"] for each in block["workers"]] == [1.0, 0.0]
     assert block["jain_consumed"] == 0.5
 
@@ -157,3 +157,28 @@ def test_the_clock_knows_when_a_version_was_new_also_when_it_has_forgotten_half(
     found = clock.when(wanted)
     assert (np.abs(found[:, 0] - wanted) <= 4).all()
     assert (found[:, 1] == 10 * found[:, 0]).all() and (found[:, 2] == 1_000 * found[:, 0]).all()
+
+
+def test_draws_that_nobody_lived_to_tell_are_null_and_not_made_up() -> None:
+    telemetry, _, kept = consumption(2, 100)
+    for worker in range(2):
+        take_in_all(kept, worker, 100, 9)
+    kept.draw(np.arange(9), np.zeros(9, dtype=np.int64))
+    for worker in range(2):
+        telemetry.arrays["words"][worker, 0] = 90
+        Probe(telemetry, worker, Config(workers=2)).record_episodes([(1.0, 9)])
+    result = result_of(telemetry)  # the learner was killed: it has not told its counts
+    learner = RoleReport("learner", 0)
+    result.roles.append(learner)
+    assert not _draws_are_whole(result), "it did not end by itself"
+    block = _experience(Config(workers=2), result, True, False)
+    assert [each["share_consumed"] for each in block["episode_length"]] == [None]
+    assert [each["share_consumed"] for each in block["workers"]] == [None, None]
+    assert block["jain_consumed"] is None
+    learner.imports_torch = True
+    assert _draws_are_whole(result)
+    learner.restarts = 1
+    assert not _draws_are_whole(result), "the one before it was killed"
+    # Where each transition is learned from once, nothing has to be told at the end.
+    once = _experience(Config(workers=2), result, False, True)["episode_length"]
+    assert [each["share_consumed"] for each in once] == [1.0]

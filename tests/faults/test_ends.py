@@ -175,7 +175,9 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT] * 2, [signal.SIGTERM], [signal.SIGTERM] * 2, [signal.SIGHUP]]
+)
 @pytest.mark.parametrize("strategy", [APEX, HOGWILD])
 def test_a_signal_to_everybody_ends_a_run_with_all_saved(
     strategy: tuple[str, ...], signals: list[int], tmp_path: Path, begin: Any
@@ -192,6 +194,8 @@ def test_a_signal_to_everybody_ends_a_run_with_all_saved(
     assert finished.code == 130 and (summary["status"], summary["error"]) == ("interrupted", None)
     assert (folder / "model.pt").is_file() and (folder / "best.pt").is_file()
     assert not (folder / "owner.json").exists() and "Traceback" not in finished.stderr
+    assert summary["processes"]["deaths"] == [], "the supervisor alone decides"
+    assert len(signals) > 1 or (folder / "checkpoint").is_dir()  # two do not wait for it
     experience = summary["experience"]
     parts = sum(experience[name] for name in ("stored", "dropped", "in_flight_at_end"))
     assert experience["collected"] == summary["env_steps"] == parts

@@ -58,7 +58,9 @@ def test_every_life_that_did_not_come_to_its_end_may_have_cost_a_chunk(
     config = Config(workers=2, envs_per_worker=4, chunk_steps=8, n_step=3)
     reports = [actor(worker, *each) for worker, each in enumerate(roles)]
     learner = RoleReport("learner", 0, imports_torch=None, counters={})
-    experience = _experience(config, make_result(roles=[learner, *reports], in_flight_at_end=20))
+    experience = _experience(
+        config, make_result(roles=[learner, *reports], in_flight_at_end=20), True, True
+    )
     assert experience["unpublished_at_most"] == lives * 4 * (8 + 3)
     assert experience["collected"] == experience["stored"] + experience["in_flight_at_end"] == 200
 
