@@ -40,6 +40,9 @@ class Display(Protocol):
     def on_death(self, death: Death, outcome: str) -> None:
         """See ``common.events.Observer``."""
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """See ``common.events.Observer``."""
+
     def close(self) -> None:
         """Leave the screen tidy."""
 
@@ -94,6 +97,7 @@ class Progress:
         self.best: Evaluation | None = None
         self.health: Mapping[str, float] | None = None
         self.alarms: list[Alarm] = []
+        self.stage: str | None = None  # what goes on when training is over
 
     def tick(self, env_steps: int, updates: int, seconds: float, returns: Sequence[float]) -> None:
         """Take in a tick."""
@@ -175,6 +179,10 @@ class PlainDisplay:
         """Say who died, why, and what follows."""
         _say(death_text(death, outcome))
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """Say what is waited for."""
+        _say(final_text(episodes))
+
     def close(self) -> None:
         """Nothing is left open."""
 
@@ -225,8 +233,15 @@ class LiveDisplay:
         self._live.console.print(death_text(death, outcome), markup=False, highlight=False)
         self._draw()
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """Say in the panel what is waited for."""
+        self._progress.stage = final_text(episodes)
+        self._draw()
+
     def close(self) -> None:
         """Leave the last state on the screen and the cursor below it."""
+        self._progress.stage = "over"
+        self._draw()
         self._live.stop()
 
     def _draw(self) -> None:
@@ -240,7 +255,8 @@ class LiveDisplay:
         done = "starting the processes"
         if progress.env_steps:
             done = f"{progress.env_steps:,} env steps, {progress.updates:,} updates"
-            done += f" in {duration(progress.seconds)}, about {progress.eta} left"
+            done += f" in {duration(progress.seconds)}, "
+            done += progress.stage or f"about {progress.eta} left"
         table.add_row("done", ProgressBar(total=1.0, completed=progress.fraction, width=40))
         table.add_row("", done)
         table.add_row("speed", progress.speed)
@@ -254,6 +270,11 @@ class LiveDisplay:
         for alarm in progress.alarms:
             table.add_row("alarm", f"{alarm.name} since {alarm.at_env_steps:,} env steps")
         self._live.update(table, refresh=True)
+
+
+def final_text(episodes: int) -> str:
+    """Return what goes on when training is over."""
+    return f"playing {episodes} episodes with the final weights"
 
 
 def headline(strategy: str, config: Config) -> str:

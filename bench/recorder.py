@@ -82,6 +82,10 @@ class Recorder:
         self._log.write("death", **dataclasses.asdict(death), outcome=outcome)
         self._tell("on_death", death, outcome)
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """Pass it on: it can take as long as the training did."""
+        self._tell("on_final_evaluation", episodes)
+
     def _tell(self, name: str, *values: Any) -> None:
         """Pass something on. Who fails (a closed terminal, a full disk) is left out from then on."""
         for observer in tuple(self._observers):

@@ -70,6 +70,9 @@ class TensorBoardObserver:
     def on_death(self, death: Death, outcome: str) -> None:
         """Write nothing."""
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """Write nothing."""
+
     def close(self) -> None:
         """Write what is left."""
         self._writer.close()

@@ -39,6 +39,9 @@ class Observer(Protocol):
     def on_death(self, death: Death, outcome: str) -> None:
         """Called when a process has died; ``outcome`` says what follows."""
 
+    def on_final_evaluation(self, episodes: int) -> None:
+        """Called before the final weights play so many episodes."""
+
 
 class NullObserver:
     """Hears nothing."""
@@ -56,6 +59,9 @@ class NullObserver:
         """Ignore."""
 
     def on_death(self, death: Death, outcome: str) -> None:
+        """Ignore."""
+
+    def on_final_evaluation(self, episodes: int) -> None:
         """Ignore."""
 
 

@@ -451,6 +451,7 @@ class _Supervisor:
         vector = self._shared.latest()
         final = None
         if self._probe.final_evaluation and self._stop_reason in (None, "completed"):
+            self._probe.observer.on_final_evaluation(FINAL_EPISODES)
             returns = self._play(vector, FINAL_EPISODES, 0, confirm=2)
             if returns is not None:
                 seconds = windows(self._telemetry, self._held_seconds)["training_seconds"]

@@ -103,8 +103,10 @@ def test_deaths_reach_the_terminal_and_the_events(
     recorder = Recorder(log, [make_display("apex", Config())])
     for death in DEATHS:
         recorder.on_death(death, "restarted")
+    recorder.on_final_evaluation(100)
     log.close()
     out, err = capsys.readouterr()
+    assert "playing 100 episodes with the final weights" in err
     assert out == "" and "actor-1 was ended by signal SIGKILL" in err and TRACEBACK.rstrip() in err
     rows = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [(row["kind"], row["worker"], row["outcome"]) for row in rows] == [
