@@ -257,7 +257,7 @@ class _Supervisor:
 
     def fail(self, reason: str) -> None:
         """End the run as failed. The first failure is the cause; those that follow come of it."""
-        if self._interrupts:  # a SIGTERM to the whole group reaches the workers, too
+        if self._interrupts:  # whoever ended the run may have ended processes, too
             self._stop("interrupted", INTERRUPT_TIMEOUT_SECONDS)
         if self._error is None and self._stop_reason != "interrupted":
             self._error = reason
