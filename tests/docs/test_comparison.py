@@ -77,7 +77,8 @@ def test_what_the_front_page_claims_holds() -> None:
         if shown(name, "final_return", STEPS)
         and middle(name, "final_return", STEPS) < middle("single", "final_return", STEPS)
     ]
-    assert below == ["sync", "a3c", "apex"]
+    assert below == ["sync", "a3c", "impala", "apex"]
+    assert "`sync`, `a3c`, `impala` and `apex` end below `single`" in README
     assert f"on {kept()['machine']['usable_cores']} shared cores" in README
 
 
