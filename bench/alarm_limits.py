@@ -13,8 +13,6 @@ are not run again.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 import click
 
 import strategies
+from bench.fresh_run import fresh_run
 from bench.replay_ratio import COMMON, PLAIN
 from bench.summary import write_json
 from common.alarms import RULES, Rule, Sample
@@ -61,14 +60,10 @@ def run_one(group: str, seed: int) -> Row:
     """Train once in a process of its own and return what matters of its summary and its samples."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
-        command = [sys.executable, "-m", "bench", "run", *choices(group, seed)]
-        command += ["--quiet", "--json", "--output", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not done.stdout:
-            raise click.ClickException(done.stderr.strip()[-2000:])
+        summary = fresh_run(choices(group, seed), output)
         lines = (output / EVENTS).read_text(encoding="utf-8").splitlines()
     samples = [event for event in map(json.loads, lines) if event["kind"] == "health"]
-    return make_row(group, seed, json.loads(done.stdout), samples)
+    return make_row(group, seed, summary, samples)
 
 
 def make_row(

@@ -13,8 +13,6 @@ writes ``replay-ratio.json`` (a row per run), ``replay-ratio.md`` (the table) an
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 
 import click
 
+from bench.fresh_run import fresh_run
 from bench.stats import median, median_interval
 from bench.summary import write_json
 
@@ -42,13 +41,9 @@ Row = dict[str, Any]
 def run_one(ratio: float, variant: str, seed: int, steps: int) -> Row:
     """Train once in a process of its own and return what matters of its summary."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "bench", "run", *COMMON, *VARIANTS[variant]]
-        command += ["--replay-ratio", str(ratio), "--seed", str(seed), "--steps", str(steps)]
-        command += ["--quiet", "--json", "--output", str(Path(folder) / "run")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not done.stdout:
-        raise click.ClickException(done.stderr.strip()[-2000:])
-    summary = json.loads(done.stdout)
+        choices = [*COMMON, *VARIANTS[variant], "--replay-ratio", str(ratio)]
+        choices += ["--seed", str(seed), "--steps", str(steps)]
+        summary = fresh_run(choices, Path(folder) / "run")
     alarms = summary["health"]["alarms"]
     return {
         "ratio": ratio,

@@ -190,7 +190,11 @@ def _unstable(table: Mapping[str, Any]) -> list[str]:
     lines = []
     for budget in table["budgets"]:
         rows = [row for row in budget["rows"] if list(row["param"] or {}) == ["workers"]]
-        solved = {row["param"]["workers"]: _share_solved(row) for row in rows if row["completed"]}
+        solved = {
+            row["param"]["workers"]: row["solved"] / row["completed"]
+            for row in rows
+            if row["completed"] and row["solved"] is not None
+        }
         fewest = min((number for number, share in solved.items() if share >= 0.5), default=math.inf)
         failing = [number for number, share in solved.items() if share < 0.5 and number > fewest]
         if failing:
@@ -199,11 +203,6 @@ def _unstable(table: Mapping[str, Any]) -> list[str]:
                 f"seeds solved, with {fewest} at least half."
             )
     return lines
-
-
-def _share_solved(row: Row) -> float:
-    values = row["metrics"]["wall_seconds_to_solve"]["values"]
-    return sum(value is not None and math.isfinite(value) for value in values) / row["completed"]
 
 
 def scalability_lines(table: Mapping[str, Any]) -> list[str]:

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import strategies
 from docs.generate import (
-    alarm_limits,
     benchmarks,
     cli,
     comparison,
     config,
     excerpts,
     lesson,
-    replay_ratio,
+    measured,
     strategy,
     summary,
     traits,
@@ -51,8 +50,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "comparison-front": comparison.front,
     "excerpt": excerpts.excerpt,
     "lessons": lesson.contents,
-    "replay-ratio": replay_ratio.render,
-    "alarm-limits": alarm_limits.render,
+    "replay-ratio": measured.render_replay_ratio,
+    "alarm-limits": measured.render_alarm_limits,
     "strategy-idea": strategy.idea,
     "strategy-diff": strategy.difference,
     "strategy-choices": strategy.choices_of,

@@ -15,7 +15,7 @@ from bench import alarm_limits
 from bench.alarm_limits import DIVERGING, held_strain, label, make_row, tables
 from common.alarms import RULES, AlarmJudge
 from common.telemetry import HEALTH
-from docs.generate.alarm_limits import kept
+from docs.generate.measured import kept
 
 HEALTHY = {**dict.fromkeys(HEALTH, 1.0), "q_bound": 100.0, "dormant_fraction": 0.2}
 DIVERGENCE, AT_ONCE = RULES[0], RULES[1]
@@ -79,17 +79,17 @@ def test_a_tiny_measurement_of_real_runs(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(alarm_limits, "DIVERGES", (*alarm_limits.DIVERGES, "--steps", "1100"))
     for _ in range(2):  # the second finds the rows that are there
         done = CliRunner().invoke(
-            alarm_limits.main, ["--seeds", "1", "--output", str(tmp_path)], catch_exceptions=False
+            alarm_limits.main, ["--seeds", "2", "--output", str(tmp_path)], catch_exceptions=False
         )
         assert done.exit_code == 0
     assert "seed 0" not in done.output.splitlines()[0]
     rows = json.loads((tmp_path / "alarm-limits.json").read_text())
-    assert [each["group"] for each in rows] == ["single", DIVERGING]
+    assert [each["group"] for each in rows] == ["single", DIVERGING] * 2
     assert all(0 < each["strains"]["divergence, at once"] < 1 for each in rows)
 
 
 def test_what_the_kept_rows_say_of_the_limits() -> None:
-    rows = kept()
+    rows = kept("alarm-limits")
     seeds = sorted({each["seed"] for each in rows})
     assert len(seeds) == 20 and all(b - a == 1 for a, b in pairwise(seeds))
     assert {each["group"] for each in rows} == {*strategies.STRATEGIES, DIVERGING}

@@ -37,6 +37,7 @@ def table(param: str, ratios: dict[int, float], solved: dict[int, Any]) -> dict[
             "param": {param: value},
             "runs": 4,
             "completed": 4,
+            "solved": sum(seconds is not None for seconds in solved[value]),
             "metrics": {
                 "replay_ratio": {"median": ratio},
                 "wall_seconds_to_solve": {"values": solved[value]},
